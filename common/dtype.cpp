@@ -1,0 +1,23 @@
+#include "common/dtype.h"
+
+#include <fmt/format.h>
+
+namespace expertflow {
+
+std::string_view DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return "F32";
+    case DType::kF16: return "F16";
+    case DType::kBF16: return "BF16";
+  }
+  return "?";
+}
+
+Result<DType> ParseDType(std::string_view text) {
+  if (text == "F32") return DType::kF32;
+  if (text == "F16") return DType::kF16;
+  if (text == "BF16") return DType::kBF16;
+  return InvalidArgument(fmt::format("type '{}' is not supported; expected BF16, F16 or F32", text));
+}
+
+}  // namespace expertflow

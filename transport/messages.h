@@ -1,0 +1,242 @@
+// Every message that processes of a job, and clients of a job, exchange.
+//
+// Encoded by wire.h: a fixed header (magic, protocol version, type, length), then the fields in
+// declaration order, little-endian, strings and lists with a 32-bit count. Decoding checks every
+// bound and every enum, and refuses trailing bytes; it is fuzzed. A change of any struct changes
+// kProtocolVersion; peers of another version are refused by name.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/ids.h"
+
+namespace expertflow {
+
+inline constexpr uint16_t kProtocolVersion = 1;
+
+enum class ProcessRole : uint8_t { kCoordinator = 0, kStore = 1, kWorker = 2 };
+
+// --- wire-up -----------------------------------------------------------------------------------
+
+// What a process tells about itself at wire-up; also how liveness on the same host finds it.
+struct ProcessInfo {
+  ProcessRole role = ProcessRole::kWorker;
+  std::string host;
+  std::string boot_id;
+  int64_t pid = 0;
+  int64_t pid_start_ticks = 0;  // /proc/<pid>/stat field 22: tells a reused pid apart
+  std::string address;          // Transport::LocalAddress()
+};
+
+// --- store <-> coordinator ---------------------------------------------------------------------
+
+struct LoadProgress {
+  uint64_t bytes_done = 0;
+  uint64_t bytes_total = 0;
+};
+
+// Where a host's model bytes are (expert_store: StoreDescriptor).
+struct StoreReady {
+  uint8_t kind = 0;  // 0 shared-memory segment, 1 packed file
+  std::string name;  // segment name, or absolute path
+  uint64_t total_bytes = 0;
+  std::string fingerprint;
+  int64_t load_ns = 0;
+  bool adopted = false;  // a restarted store took over an existing segment
+};
+
+// --- coordinator -> worker ---------------------------------------------------------------------
+
+struct AttachStore {
+  StoreReady store;
+};
+
+struct SamplingParams {
+  float temperature = 0;  // 0: greedy
+  float top_p = 1;
+  int32_t top_k = 0;  // 0: off
+  uint64_t seed = 0;
+};
+
+struct StartSequence {
+  SequenceId sequence;
+  // Prompt and what was generated so far (a re-queued sequence); never empty.
+  std::vector<int32_t> tokens;
+  uint32_t prompt_tokens = 0;   // how many of `tokens` are prompt
+  uint32_t max_new_tokens = 0;  // counted from the prompt's end
+  SamplingParams sampling;
+  std::vector<int32_t> stop_tokens;  // generation ends with one of these; it is reported
+  bool capture_logits = false;       // send CapturedPosition for every position
+  bool capture_routes = false;
+};
+
+struct CancelSequence {
+  SequenceId sequence;
+};
+
+struct Shutdown {
+  std::string reason;
+};
+
+// --- worker -> coordinator ---------------------------------------------------------------------
+
+struct WorkerReady {
+  std::string device;   // "cpu"
+  std::string kernels;  // "avx2", ...
+  uint32_t threads = 0;
+  uint32_t expert_slots = 0;  // 0 with in_place
+  bool in_place = false;
+  uint64_t kv_tokens = 0;        // capacity of the KV cache
+  std::string effective_config;  // JSON object
+  std::string memory_plan;       // JSON object
+};
+
+enum class FinishReason : uint8_t { kNone = 0, kStop = 1, kLength = 2, kCancelled = 3, kError = 4 };
+
+struct TokenEvent {
+  SequenceId sequence;
+  uint32_t position = 0;  // of `token` in the sequence, prompt included
+  int32_t token = 0;
+  FinishReason finish = FinishReason::kNone;
+};
+
+struct StepReport {
+  uint64_t step = 0;
+  std::vector<TokenEvent> tokens;
+};
+
+// Logits after, and routes at, one position; either list may be empty.
+struct CapturedPosition {
+  SequenceId sequence;
+  uint32_t position = 0;
+  std::vector<float> logits;          // [vocab]
+  std::vector<int32_t> router_ids;    // [moe_layers * top_k], by descending weight
+  std::vector<float> router_weights;  // same shape, as applied
+};
+
+struct SequenceFailed {
+  SequenceId sequence;
+  uint8_t code = 0;  // StatusCode
+  std::string message;
+};
+
+// Cumulative since the worker started. Times in ns.
+struct WorkerStats {
+  uint64_t steps = 0;
+  uint64_t prefill_tokens = 0;
+  uint64_t decode_tokens = 0;
+  uint64_t step_ns = 0;
+  uint64_t stall_ns = 0;   // compute waited for an expert
+  uint64_t hits = 0;       // distinct (step, layer, expert) uses: resident
+  uint64_t late_hits = 0;  // on the way when asked for
+  uint64_t misses = 0;
+  uint64_t bypasses = 0;  // misses served through a streaming buffer
+  uint64_t bytes_demand = 0;
+  uint64_t bytes_prefetch = 0;
+  uint64_t bytes_wasted = 0;  // prefetched, evicted or cancelled without use
+  uint64_t prefetch_cancelled = 0;
+  uint64_t link_busy_ns = 0;
+  uint64_t link_bytes_per_second = 0;  // emulated or measured capacity; 0: not known
+  bool link_emulated = false;
+  bool prefetch_enabled = false;      // effective; may switch itself off
+  uint64_t prefetch_predictions = 0;  // experts predicted / of those, truly routed
+  uint64_t prefetch_correct = 0;
+  uint64_t kv_blocks_used = 0;
+  uint64_t kv_blocks_total = 0;
+  uint32_t sequences = 0;
+  uint64_t resident_bytes = 0;  // proportional set size of the process
+};
+
+struct Heartbeat {
+  uint64_t progress = 0;  // grows while work is done: liveness and progress are watched apart
+  bool busy = false;
+};
+
+// A process cannot go on; it exits after sending this.
+struct FatalError {
+  uint8_t code = 0;  // StatusCode
+  std::string message;
+};
+
+// --- client -> coordinator ---------------------------------------------------------------------
+
+struct SubmitRequest {
+  uint64_t request = 0;  // chosen by the client, unique on its connection
+  bool is_text = true;
+  std::string text;
+  std::vector<int32_t> tokens;  // when !is_text
+  uint32_t max_new_tokens = 0;
+  SamplingParams sampling;
+  std::vector<std::string> stop;  // strings that end generation; not part of the output
+  bool ignore_eos = false;
+  bool capture_logits = false;
+  bool capture_routes = false;
+};
+
+struct CancelRequest {
+  uint64_t request = 0;
+};
+
+struct StatusRequest {};
+struct MetricsRequest {};
+struct ShutdownRequest {};
+
+// --- coordinator -> client ---------------------------------------------------------------------
+
+enum class JobPhase : uint8_t {
+  kStarting = 0,
+  kLoading = 1,
+  kReady = 2,
+  kStopping = 3,
+  kFailed = 4
+};
+
+struct JobState {
+  JobPhase phase = JobPhase::kStarting;
+  uint64_t bytes_done = 0;  // kLoading
+  uint64_t bytes_total = 0;
+  uint8_t code = 0;  // StatusCode, kFailed
+  std::string message;
+};
+
+struct TextDelta {
+  uint64_t request = 0;
+  std::string text;  // whole UTF-8 characters
+  std::vector<int32_t> tokens;
+};
+
+struct RequestDone {
+  uint64_t request = 0;
+  FinishReason finish = FinishReason::kNone;
+  uint8_t code = 0;  // StatusCode when finish is kError
+  std::string message;
+  uint32_t prompt_tokens = 0;
+  uint32_t generated_tokens = 0;
+  int64_t ttft_ns = 0;    // from submission to the first token
+  int64_t total_ns = 0;   // from submission to the last token
+  uint32_t requeues = 0;  // how often a worker died under it
+};
+
+struct RequestCapture {
+  uint64_t request = 0;
+  CapturedPosition captured;
+};
+
+struct StatusReply {
+  std::string json;
+};
+struct MetricsReply {
+  std::string text;
+};
+
+using Message =
+    std::variant<ProcessInfo, LoadProgress, StoreReady, AttachStore, StartSequence, CancelSequence,
+                 Shutdown, WorkerReady, StepReport, CapturedPosition, SequenceFailed, WorkerStats,
+                 Heartbeat, FatalError, SubmitRequest, CancelRequest, StatusRequest, MetricsRequest,
+                 ShutdownRequest, JobState, TextDelta, RequestDone, RequestCapture, StatusReply,
+                 MetricsReply>;
+
+}  // namespace expertflow

@@ -1,0 +1,51 @@
+// A Hugging Face checkpoint folder: model.safetensors, or model.safetensors.index.json with its
+// shards. Opening checks every header and extent; Validate compares the tensors with what an
+// architecture needs. Immutable after Open; any thread may read.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/dtype.h"
+#include "common/status.h"
+#include "model/checkpoint/safetensors.h"
+#include "model/checkpoint/weight_plan.h"
+
+namespace expertflow {
+
+class Checkpoint {
+ public:
+  // A tensor that two shards hold, a shard that is missing, lies outside the folder or lacks a
+  // tensor that the index puts there: errors that name it.
+  static Result<Checkpoint> Open(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  // All tensors, sorted by name, also those that the index does not list.
+  std::span<const TensorInfo* const> tensors() const { return tensors_; }
+  // Null when there is none. Stays valid when this object is moved.
+  const TensorInfo* Find(std::string_view name) const;
+  // Data and headers of all files together.
+  uint64_t file_bytes() const;
+
+ private:
+  Checkpoint() = default;
+  std::string folder_;
+  std::vector<SafetensorsFile> files_;
+  std::vector<const TensorInfo*> tensors_;
+};
+
+// Tensor name and the shard that holds it.
+using WeightMap = std::vector<std::pair<std::string, std::string>>;
+
+// Parses an index file's content; sorted by tensor name. Duplicate tensors and shard names that
+// are not plain file names are errors.
+Result<WeightMap> ParseCheckpointIndex(std::string_view text, std::string_view file_name);
+
+// Every planned tensor exists with exactly its shape and a type that the model computes with, all
+// expert matrices have one type, and there is no tensor that is neither planned nor ignored.
+Status Validate(const WeightPlan& plan, const Checkpoint& checkpoint);
+
+}  // namespace expertflow

@@ -1,0 +1,163 @@
+// The wire order of every message's fields (wire_codec.h says how they are used). Internal to
+// transport/ and its tests.
+#pragma once
+
+#include <tuple>
+
+#include "common/status.h"
+#include "transport/messages.h"
+#include "transport/wire_codec.h"
+
+namespace expertflow {
+
+namespace wire {
+
+inline constexpr uint8_t kStatusCodeMax = static_cast<uint8_t>(StatusCode::kInternal);
+inline constexpr uint8_t kStoreKindMax = 1;
+
+template <>
+struct EnumMax<ProcessRole> {
+  static constexpr ProcessRole value = ProcessRole::kWorker;
+};
+template <>
+struct EnumMax<FinishReason> {
+  static constexpr FinishReason value = FinishReason::kError;
+};
+template <>
+struct EnumMax<JobPhase> {
+  static constexpr JobPhase value = JobPhase::kFailed;
+};
+
+}  // namespace wire
+
+// In the messages' own namespace, where argument-dependent look-up finds them.
+
+template <wire::Is<SequenceId> T>
+auto Fields(T& m) {
+  return std::tie(m.value);
+}
+template <wire::Is<ProcessInfo> T>
+auto Fields(T& m) {
+  return std::tie(m.role, m.host, m.boot_id, m.pid, m.pid_start_ticks, m.address);
+}
+template <wire::Is<LoadProgress> T>
+auto Fields(T& m) {
+  return std::tie(m.bytes_done, m.bytes_total);
+}
+template <wire::Is<StoreReady> T>
+auto Fields(T& m) {
+  return std::tuple_cat(std::tuple(wire::Bounded(m.kind, wire::kStoreKindMax)),
+                        std::tie(m.name, m.total_bytes, m.fingerprint, m.load_ns, m.adopted));
+}
+template <wire::Is<AttachStore> T>
+auto Fields(T& m) {
+  return std::tie(m.store);
+}
+template <wire::Is<SamplingParams> T>
+auto Fields(T& m) {
+  return std::tie(m.temperature, m.top_p, m.top_k, m.seed);
+}
+template <wire::Is<StartSequence> T>
+auto Fields(T& m) {
+  return std::tie(m.sequence, m.tokens, m.prompt_tokens, m.max_new_tokens, m.sampling,
+                  m.stop_tokens, m.capture_logits, m.capture_routes);
+}
+template <wire::Is<CancelSequence> T>
+auto Fields(T& m) {
+  return std::tie(m.sequence);
+}
+template <wire::Is<Shutdown> T>
+auto Fields(T& m) {
+  return std::tie(m.reason);
+}
+template <wire::Is<WorkerReady> T>
+auto Fields(T& m) {
+  return std::tie(m.device, m.kernels, m.threads, m.expert_slots, m.in_place, m.kv_tokens,
+                  m.effective_config, m.memory_plan);
+}
+template <wire::Is<TokenEvent> T>
+auto Fields(T& m) {
+  return std::tie(m.sequence, m.position, m.token, m.finish);
+}
+template <wire::Is<StepReport> T>
+auto Fields(T& m) {
+  return std::tie(m.step, m.tokens);
+}
+template <wire::Is<CapturedPosition> T>
+auto Fields(T& m) {
+  return std::tie(m.sequence, m.position, m.logits, m.router_ids, m.router_weights);
+}
+template <wire::Is<SequenceFailed> T>
+auto Fields(T& m) {
+  return std::tuple_cat(std::tie(m.sequence),
+                        std::tuple(wire::Bounded(m.code, wire::kStatusCodeMax)),
+                        std::tie(m.message));
+}
+template <wire::Is<WorkerStats> T>
+auto Fields(T& m) {
+  return std::tie(m.steps, m.prefill_tokens, m.decode_tokens, m.step_ns, m.stall_ns, m.hits,
+                  m.late_hits, m.misses, m.bypasses, m.bytes_demand, m.bytes_prefetch,
+                  m.bytes_wasted, m.prefetch_cancelled, m.link_busy_ns, m.link_bytes_per_second,
+                  m.link_emulated, m.prefetch_enabled, m.prefetch_predictions, m.prefetch_correct,
+                  m.kv_blocks_used, m.kv_blocks_total, m.sequences, m.resident_bytes);
+}
+template <wire::Is<Heartbeat> T>
+auto Fields(T& m) {
+  return std::tie(m.progress, m.busy);
+}
+template <wire::Is<FatalError> T>
+auto Fields(T& m) {
+  return std::tuple_cat(std::tuple(wire::Bounded(m.code, wire::kStatusCodeMax)),
+                        std::tie(m.message));
+}
+template <wire::Is<SubmitRequest> T>
+auto Fields(T& m) {
+  return std::tie(m.request, m.is_text, m.text, m.tokens, m.max_new_tokens, m.sampling, m.stop,
+                  m.ignore_eos, m.capture_logits, m.capture_routes);
+}
+template <wire::Is<CancelRequest> T>
+auto Fields(T& m) {
+  return std::tie(m.request);
+}
+template <wire::Is<StatusRequest> T>
+auto Fields(T&) {
+  return std::tuple<>();
+}
+template <wire::Is<MetricsRequest> T>
+auto Fields(T&) {
+  return std::tuple<>();
+}
+template <wire::Is<ShutdownRequest> T>
+auto Fields(T&) {
+  return std::tuple<>();
+}
+template <wire::Is<JobState> T>
+auto Fields(T& m) {
+  return std::tuple_cat(std::tie(m.phase, m.bytes_done, m.bytes_total),
+                        std::tuple(wire::Bounded(m.code, wire::kStatusCodeMax)),
+                        std::tie(m.message));
+}
+template <wire::Is<TextDelta> T>
+auto Fields(T& m) {
+  return std::tie(m.request, m.text, m.tokens);
+}
+template <wire::Is<RequestDone> T>
+auto Fields(T& m) {
+  return std::tuple_cat(
+      std::tie(m.request, m.finish), std::tuple(wire::Bounded(m.code, wire::kStatusCodeMax)),
+      std::tie(m.message, m.prompt_tokens, m.generated_tokens, m.ttft_ns, m.total_ns, m.requeues));
+}
+template <wire::Is<RequestCapture> T>
+auto Fields(T& m) {
+  return std::tie(m.request, m.captured);
+}
+template <wire::Is<StatusReply> T>
+auto Fields(T& m) {
+  return std::tie(m.json);
+}
+template <wire::Is<MetricsReply> T>
+auto Fields(T& m) {
+  return std::tie(m.text);
+}
+
+}  // namespace expertflow

@@ -1,0 +1,61 @@
+#include "expert_store/layout.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <cstring>
+
+namespace expertflow {
+
+std::string Fingerprint::ToString() const {
+  return fmt::format("{:016x}{:016x}", high, low);
+}
+
+Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType dtype) {
+  // Two dimensions below 2^31 and four bytes stay below 2^64; the blocks are bounded further down.
+  constexpr uint64_t kMatrixBytesMax = uint64_t{1} << 40;
+  if (hidden < 1 || hidden >= kStoreDimensionMax || intermediate < 1 ||
+      intermediate >= kStoreDimensionMax) {
+    return InvalidArgument(
+        fmt::format("expert with hidden size {} and intermediate size {}", hidden, intermediate));
+  }
+  ExpertGeometry geometry;
+  geometry.matrix_bytes =
+      static_cast<uint64_t>(hidden) * static_cast<uint64_t>(intermediate) * DTypeBytes(dtype);
+  if (geometry.matrix_bytes > kMatrixBytesMax) {
+    return InvalidArgument(fmt::format("expert matrix of {} bytes", geometry.matrix_bytes));
+  }
+  geometry.up_offset = AlignUp(geometry.matrix_bytes, kTensorAlignment);
+  geometry.down_offset = geometry.up_offset + AlignUp(geometry.matrix_bytes, kTensorAlignment);
+  geometry.block_bytes = geometry.down_offset + geometry.matrix_bytes;
+  return geometry;
+}
+
+uint64_t PlaceSections(StoreHeader* header) {
+  uint64_t end = kStoreHeaderBytes;
+  for (StoreExtent* section :
+       {&header->config, &header->names, &header->dense_index, &header->expert_index}) {
+    section->offset = AlignUp(end, alignof(DenseEntry));
+    end = section->offset + section->bytes;
+  }
+  return end;
+}
+
+uint64_t HashIndex(const StoreHeader& header, const uint8_t* store) {
+  const uint64_t end = header.expert_index.offset + header.expert_index.bytes;
+  return XXH3_64bits(store + kStoreHeaderBytes, end - kStoreHeaderBytes);
+}
+
+uint64_t HashHeader(const StoreHeader& header) {
+  return XXH3_64bits(&header, offsetof(StoreHeader, header_hash));
+}
+
+void SealHeader(uint8_t* store) {
+  StoreHeader header;
+  std::memcpy(&header, store, sizeof(header));
+  header.index_hash = HashIndex(header, store);
+  header.header_hash = HashHeader(header);
+  std::memcpy(store, &header, offsetof(StoreHeader, state));
+}
+
+}  // namespace expertflow

@@ -1,0 +1,166 @@
+#include "expert_store/store_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+namespace expertflow {
+namespace {
+
+// What the index can hold; the parser refuses the rest.
+Status CheckPlan(const WeightPlan& plan) {
+  if (plan.layers < 0 || plan.layers > kStoreLayersMax || plan.experts_per_layer < 0 ||
+      plan.experts_per_layer > kStoreExpertsPerLayerMax) {
+    return InvalidArgument(fmt::format("{} layers of {} experts; at most {} of {} are possible",
+                                       plan.layers, plan.experts_per_layer, kStoreLayersMax,
+                                       kStoreExpertsPerLayerMax));
+  }
+  for (const TensorSpec& spec : plan.dense) {
+    if (spec.shape.size() > kStoreRankMax) {
+      return InvalidArgument(fmt::format("tensor '{}' has {} dimensions; at most {} are possible",
+                                         spec.name, spec.shape.size(), kStoreRankMax));
+    }
+  }
+  const auto per_layer = static_cast<size_t>(plan.experts_per_layer);
+  if (per_layer == 0 ? !plan.experts.empty() : plan.experts.size() % per_layer != 0) {
+    return InvalidArgument(
+        fmt::format("{} experts for layers of {}", plan.experts.size(), per_layer));
+  }
+  int32_t last_layer = -1;
+  for (size_t i = 0; i < plan.experts.size(); ++i) {
+    const ExpertSpec& spec = plan.experts[i];
+    const int32_t layer = spec.key.layer.value;
+    const size_t place = i % per_layer;
+    if ((place == 0 ? layer <= last_layer : layer != last_layer) || layer >= plan.layers ||
+        !spec.key.expert.valid() || spec.key.expert.index() != place) {
+      return InvalidArgument(fmt::format("layer {} expert {} is not in its place in the plan",
+                                         layer, spec.key.expert.value));
+    }
+    last_layer = layer;
+    if (spec.gate.shape.size() != 2 || spec.up.shape != spec.gate.shape ||
+        spec.down.shape != std::vector<int64_t>{spec.gate.shape[1], spec.gate.shape[0]}) {
+      return InvalidArgument(fmt::format("layer {} expert {}: shapes gate {}, up {}, down {}",
+                                         layer, spec.key.expert.value, FormatShape(spec.gate.shape),
+                                         FormatShape(spec.up.shape), FormatShape(spec.down.shape)));
+    }
+  }
+  return OkStatus();
+}
+
+uint32_t StoredDType(const TensorInfo& info) {
+  const auto dtype = ToDType(info.type);  // Validate has accepted it
+  return static_cast<uint32_t>(dtype.ok() ? *dtype : DType::kF32);
+}
+
+}  // namespace
+
+Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& checkpoint,
+                                      const std::string& config_json) {
+  RETURN_IF_ERROR(CheckPlan(plan));
+  RETURN_IF_ERROR(Validate(plan, checkpoint));
+
+  StoreLayout layout;
+  std::string names;
+  std::vector<DenseEntry> dense;
+  std::vector<ExpertEntry> experts;
+  std::vector<const TensorSpec*> by_name;
+  for (const TensorSpec& spec : plan.dense) {
+    by_name.push_back(&spec);
+    names += spec.name;
+  }
+  StoreHeader& header = layout.header_;
+  header.magic = kStoreMagic;
+  header.version = kStoreVersion;
+  header.layers = plan.layers;
+  header.experts_per_layer = plan.experts_per_layer;
+  header.layout_hash = StoreLayoutHash();
+  header.config.bytes = config_json.size();
+  header.names.bytes = names.size();
+  header.dense_index.bytes = plan.dense.size() * sizeof(DenseEntry);
+  header.expert_index.bytes = plan.experts.size() * sizeof(ExpertEntry);
+  uint64_t end = PlaceSections(&header);
+
+  // Dense tensors lie in the plan's order (a layer's together), the index is sorted by name.
+  std::sort(by_name.begin(), by_name.end(),
+            [](const auto* a, const auto* b) { return a->name < b->name; });
+  dense.resize(plan.dense.size());
+  uint64_t name_offset = 0;
+  for (const TensorSpec& spec : plan.dense) {
+    const TensorInfo& info = *checkpoint.Find(spec.name);
+    const auto at = std::lower_bound(
+        by_name.begin(), by_name.end(), spec.name,
+        [](const TensorSpec* tensor, const std::string& name) { return tensor->name < name; });
+    const auto entry_index = static_cast<size_t>(at - by_name.begin());
+    DenseEntry& entry = dense[entry_index];
+    entry.offset = AlignUp(end, kTensorAlignment);
+    entry.bytes = info.bytes;
+    entry.name_offset = name_offset;
+    entry.name_bytes = static_cast<uint32_t>(spec.name.size());
+    entry.dtype = StoredDType(info);
+    entry.rank = static_cast<uint32_t>(spec.shape.size());
+    std::copy(spec.shape.begin(), spec.shape.end(), entry.shape);
+    name_offset += spec.name.size();
+    end = entry.offset + entry.bytes;
+    layout.dense_bytes_ += entry.bytes;
+    layout.units_.push_back({.expert = false,
+                             .entry = entry_index,
+                             .offset = entry.offset,
+                             .bytes = entry.bytes,
+                             .pieces = {{&info, 0}}});
+  }
+
+  for (const ExpertSpec& spec : plan.experts) {
+    const TensorInfo& gate = *checkpoint.Find(spec.gate.name);
+    ExpertEntry entry;
+    entry.layer = spec.key.layer.value;
+    entry.expert = spec.key.expert.value;
+    entry.intermediate = spec.gate.shape[0];
+    entry.hidden = spec.gate.shape[1];
+    entry.dtype = StoredDType(gate);
+    ASSIGN_OR_RETURN(const ExpertGeometry geometry, PlaceExpert(entry.hidden, entry.intermediate,
+                                                                static_cast<DType>(entry.dtype)));
+    entry.offset = AlignUp(end, kStorePageBytes);
+    entry.bytes = geometry.block_bytes;
+    end = entry.offset + entry.bytes;
+    layout.expert_bytes_ += entry.bytes;
+    layout.expert_block_bytes_ = std::max(layout.expert_block_bytes_, entry.bytes);
+    layout.units_.push_back({.expert = true,
+                             .entry = experts.size(),
+                             .offset = entry.offset,
+                             .bytes = entry.bytes,
+                             .pieces = {{&gate, geometry.gate_offset},
+                                        {checkpoint.Find(spec.up.name), geometry.up_offset},
+                                        {checkpoint.Find(spec.down.name), geometry.down_offset}}});
+    experts.push_back(entry);
+  }
+
+  header.total_bytes = AlignUp(end, kStorePageBytes);
+  layout.WriteMetadata(config_json, names, dense, experts);
+  std::sort(layout.units_.begin(), layout.units_.end(), [](const auto& a, const auto& b) {
+    const auto place = [](const StoreUnit& unit) {
+      const TensorInfo& first = *unit.pieces.front().source;
+      return std::tie(first.file->path(), first.file_offset);
+    };
+    return place(a) < place(b);
+  });
+  return layout;
+}
+
+void StoreLayout::WriteMetadata(const std::string& config_json, const std::string& names,
+                                const std::vector<DenseEntry>& dense,
+                                const std::vector<ExpertEntry>& experts) {
+  metadata_.assign(header_.expert_index.offset + header_.expert_index.bytes, 0);
+  const auto put = [this](const StoreExtent& section, const void* data) {
+    if (section.bytes > 0) std::memcpy(metadata_.data() + section.offset, data, section.bytes);
+  };
+  put({0, sizeof(header_)}, &header_);
+  put(header_.config, config_json.data());
+  put(header_.names, names.data());
+  put(header_.dense_index, dense.data());
+  put(header_.expert_index, experts.data());
+}
+
+}  // namespace expertflow

@@ -1,0 +1,63 @@
+// Where each tensor of a checkpoint goes in a store, decided before anything is allocated, so that
+// the sizes can be reported and checked first. Borrows the checkpoint, which must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "expert_store/layout.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/weight_plan.h"
+
+namespace expertflow {
+
+// A checkpoint tensor and where its bytes begin in the unit's memory.
+struct StorePiece {
+  const TensorInfo* source = nullptr;
+  uint64_t offset = 0;
+};
+
+// What is copied and checksummed as one: a dense tensor, or an expert's block of three pieces.
+struct StoreUnit {
+  bool expert = false;
+  size_t entry = 0;  // in the dense or the expert index
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  std::vector<StorePiece> pieces;  // by ascending offset; bytes between them are zero
+};
+
+class StoreLayout {
+ public:
+  // Validates the checkpoint against the plan. `config_json` is kept in the store as it is.
+  static Result<StoreLayout> Make(const WeightPlan& plan, const Checkpoint& checkpoint,
+                                  const std::string& config_json);
+
+  uint64_t total_bytes() const { return header_.total_bytes; }
+  uint64_t dense_bytes() const { return dense_bytes_; }
+  uint64_t expert_bytes() const { return expert_bytes_; }
+  // The largest block: the size of a cache slot.
+  uint64_t expert_block_bytes() const { return expert_block_bytes_; }
+
+  // For the writer: everything before the tensors with all checksums, the fingerprint and the
+  // hashes still zero, and the units in the order in which the checkpoint's files hold them.
+  std::span<const uint8_t> metadata() const { return metadata_; }
+  const StoreHeader& header() const { return header_; }
+  std::span<const StoreUnit> units() const { return units_; }
+
+ private:
+  StoreLayout() = default;
+  void WriteMetadata(const std::string& config_json, const std::string& names,
+                     const std::vector<DenseEntry>& dense, const std::vector<ExpertEntry>& experts);
+
+  StoreHeader header_;
+  std::vector<uint8_t> metadata_;
+  std::vector<StoreUnit> units_;
+  uint64_t dense_bytes_ = 0;
+  uint64_t expert_bytes_ = 0;
+  uint64_t expert_block_bytes_ = 0;
+};
+
+}  // namespace expertflow

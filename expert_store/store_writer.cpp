@@ -1,0 +1,319 @@
+#include "expert_store/store_writer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/atomic_file.h"
+#include "common/process.h"
+#include "common/units.h"
+
+namespace expertflow {
+namespace {
+
+constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
+
+// Where the bytes go. Stage gives memory for a chunk, Commit is called when it is filled.
+class Destination {
+ public:
+  virtual ~Destination() = default;
+  virtual std::span<uint8_t> Stage(uint64_t offset, uint64_t bytes,
+                                   std::vector<uint8_t>* scratch) = 0;
+  virtual Status Commit(uint64_t offset, std::span<const uint8_t> bytes) = 0;
+};
+
+class MemoryDestination : public Destination {
+ public:
+  explicit MemoryDestination(std::span<uint8_t> memory) : memory_(memory) {}
+  std::span<uint8_t> Stage(uint64_t offset, uint64_t bytes, std::vector<uint8_t>*) override {
+    return memory_.subspan(offset, bytes);
+  }
+  Status Commit(uint64_t, std::span<const uint8_t>) override { return OkStatus(); }
+
+ private:
+  std::span<uint8_t> memory_;
+};
+
+class FileDestination : public Destination {
+ public:
+  explicit FileDestination(const AtomicFile* file) : file_(file) {}
+  std::span<uint8_t> Stage(uint64_t, uint64_t bytes, std::vector<uint8_t>* scratch) override {
+    scratch->resize(kChunkBytes);
+    return std::span(*scratch).first(bytes);
+  }
+  Status Commit(uint64_t offset, std::span<const uint8_t> bytes) override {
+    while (!bytes.empty()) {
+      const ssize_t n =
+          ::pwrite(file_->fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return FromErrno(errno, "cannot write " + file_->path());
+      bytes = bytes.subspan(static_cast<size_t>(n));
+      offset += static_cast<uint64_t>(n);
+    }
+    return OkStatus();
+  }
+
+ private:
+  const AtomicFile* file_;
+};
+
+// A thread's own descriptors, so that the kernel's read-ahead sees one sequential reader each.
+class Reader {
+ public:
+  Status Read(const TensorInfo& tensor, uint64_t from, std::span<uint8_t> into) {
+    UniqueFd& fd = files_[tensor.file];
+    if (!fd.valid()) {
+      fd.Reset(::open(tensor.file->path().c_str(), O_RDONLY | O_CLOEXEC));
+      if (!fd.valid()) return FromErrno(errno, "cannot open " + tensor.file->path());
+      ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+    }
+    uint64_t offset = tensor.file_offset + from;
+    while (!into.empty()) {
+      const ssize_t n = ::pread(fd.get(), into.data(), into.size(), static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return FromErrno(errno, fmt::format("cannot read tensor {}", tensor.Where()));
+      if (n == 0) {
+        return InvalidArgument(
+            fmt::format("tensor {}: the file became shorter while it was read", tensor.Where()));
+      }
+      into = into.subspan(static_cast<size_t>(n));
+      offset += static_cast<uint64_t>(n);
+    }
+    return OkStatus();
+  }
+
+ private:
+  std::unordered_map<const MappedFile*, UniqueFd> files_;
+};
+
+class Hasher {
+ public:
+  Hasher() : state_(XXH3_createState(), XXH3_freeState) {}
+  void Reset() { XXH3_64bits_reset(state_.get()); }
+  void Update(const void* data, size_t bytes) { XXH3_64bits_update(state_.get(), data, bytes); }
+  uint64_t Digest() const { return XXH3_64bits_digest(state_.get()); }
+
+ private:
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
+};
+
+// Copies all units. Threads take them in order; the first error stops all.
+class Filler {
+ public:
+  Filler(const StoreLayout& layout, const StoreFillOptions& options, Destination* destination)
+      : layout_(layout), options_(options), destination_(*destination) {
+    for (const StoreUnit& unit : layout.units()) total_bytes_ += unit.bytes;
+    checksums_.resize(layout.units().size());
+  }
+
+  Status Run() {
+    int threads = options_.threads;
+    if (threads <= 0) threads = std::clamp(2 * CoreCount(), 4, 16);
+    running_ = std::clamp(threads, 1, static_cast<int>(std::max<size_t>(checksums_.size(), 1)));
+    std::vector<std::thread> pool;
+    for (int i = running_; i > 0; --i) pool.emplace_back([this] { Work(); });
+    {
+      std::unique_lock lock(mutex_);
+      while (!done_.wait_for(lock, std::chrono::milliseconds(100), [&] { return running_ == 0; })) {
+        lock.unlock();
+        if (options_.progress) options_.progress(done_bytes_.load(), total_bytes_);
+        if (options_.cancelled != nullptr && options_.cancelled->load()) {
+          Fail(Cancelled("loading the expert store was cancelled"));
+        }
+        lock.lock();
+      }
+    }
+    for (std::thread& thread : pool) thread.join();
+    return status_;
+  }
+
+  void ReportEnd() const {
+    if (options_.progress) options_.progress(total_bytes_, total_bytes_);
+  }
+  // Of layout.units(), in their order.
+  const std::vector<uint64_t>& checksums() const { return checksums_; }
+
+ private:
+  void Fail(Status status) {
+    stop_ = true;
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = std::move(status);
+  }
+
+  void Work() {
+    Reader reader;
+    Hasher hasher;
+    std::vector<uint8_t> scratch;
+    while (!stop_) {
+      const size_t i = next_unit_.fetch_add(1);
+      if (i >= layout_.units().size()) break;
+      hasher.Reset();
+      const Status status = CopyUnit(layout_.units()[i], &reader, &hasher, &scratch);
+      if (!status.ok()) {
+        Fail(status);
+        break;
+      }
+      checksums_[i] = hasher.Digest();
+    }
+    const std::lock_guard lock(mutex_);
+    if (--running_ == 0) done_.notify_all();
+  }
+
+  Status CopyUnit(const StoreUnit& unit, Reader* reader, Hasher* hasher,
+                  std::vector<uint8_t>* scratch) {
+    static constexpr uint8_t kZeros[kTensorAlignment] = {};
+    uint64_t end = 0;
+    for (const StorePiece& piece : unit.pieces) {
+      hasher->Update(kZeros, piece.offset - end);
+      const uint64_t bytes = piece.source->bytes;
+      for (uint64_t from = 0; from < bytes && !stop_;) {
+        const uint64_t chunk = std::min(kChunkBytes, bytes - from);
+        const uint64_t offset = unit.offset + piece.offset + from;
+        const auto memory = destination_.Stage(offset, chunk, scratch);
+        RETURN_IF_ERROR(reader->Read(*piece.source, from, memory));
+        hasher->Update(memory.data(), memory.size());
+        RETURN_IF_ERROR(destination_.Commit(offset, memory));
+        from += chunk;
+        done_bytes_ += chunk;
+      }
+      end = piece.offset + bytes;
+    }
+    return OkStatus();
+  }
+
+  const StoreLayout& layout_;
+  const StoreFillOptions& options_;
+  Destination& destination_;
+  uint64_t total_bytes_ = 0;
+  std::vector<uint64_t> checksums_;  // each written by the thread that took the unit
+  std::atomic<size_t> next_unit_{0};
+  std::atomic<uint64_t> done_bytes_{0};
+  std::atomic<bool> stop_{false};
+
+  std::mutex mutex_;
+  std::condition_variable done_;
+  int running_ = 0;  // guarded by mutex_ once the threads run
+  Status status_;    // guarded by mutex_
+};
+
+template <typename Entry>
+Entry ReadEntry(const std::vector<uint8_t>& metadata, const StoreExtent& section, size_t i) {
+  Entry entry;
+  std::memcpy(&entry, metadata.data() + section.offset + i * sizeof(Entry), sizeof(Entry));
+  return entry;
+}
+
+template <typename Entry>
+void SetChecksum(std::vector<uint8_t>* metadata, const StoreExtent& section, size_t i,
+                 uint64_t checksum) {
+  std::memcpy(metadata->data() + section.offset + i * sizeof(Entry) + offsetof(Entry, checksum),
+              &checksum, sizeof(checksum));
+}
+
+// Over what the model is, not over where it lies.
+Fingerprint ComputeFingerprint(const StoreHeader& header, const std::vector<uint8_t>& metadata) {
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              XXH3_freeState);
+  XXH3_128bits_reset(state.get());
+  const auto add = [&](const auto& value) {
+    XXH3_128bits_update(state.get(), &value, sizeof(value));
+  };
+  const auto add_text = [&](const uint8_t* text, uint64_t bytes) {
+    add(bytes);
+    XXH3_128bits_update(state.get(), text, bytes);
+  };
+  add_text(metadata.data() + header.config.offset, header.config.bytes);
+  for (size_t i = 0; i < header.dense_index.bytes / sizeof(DenseEntry); ++i) {
+    const auto entry = ReadEntry<DenseEntry>(metadata, header.dense_index, i);
+    add_text(metadata.data() + header.names.offset + entry.name_offset, entry.name_bytes);
+    add(entry.dtype);
+    add(entry.rank);
+    for (const int64_t size : entry.shape) add(size);
+    add(entry.checksum);
+  }
+  for (size_t i = 0; i < header.expert_index.bytes / sizeof(ExpertEntry); ++i) {
+    const auto entry = ReadEntry<ExpertEntry>(metadata, header.expert_index, i);
+    add(entry.layer);
+    add(entry.expert);
+    add(entry.hidden);
+    add(entry.intermediate);
+    add(entry.dtype);
+    add(entry.checksum);
+  }
+  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
+  return {.low = hash.low64, .high = hash.high64};
+}
+
+// The final metadata: checksums, fingerprint and hashes are set.
+std::vector<uint8_t> FinishMetadata(const StoreLayout& layout,
+                                    const std::vector<uint64_t>& checksums) {
+  std::vector<uint8_t> metadata(layout.metadata().begin(), layout.metadata().end());
+  const StoreHeader& header = layout.header();
+  for (size_t i = 0; i < layout.units().size(); ++i) {
+    const StoreUnit& unit = layout.units()[i];
+    if (unit.expert) {
+      SetChecksum<ExpertEntry>(&metadata, header.expert_index, unit.entry, checksums[i]);
+    } else {
+      SetChecksum<DenseEntry>(&metadata, header.dense_index, unit.entry, checksums[i]);
+    }
+  }
+  const Fingerprint fingerprint = ComputeFingerprint(header, metadata);
+  std::memcpy(metadata.data() + offsetof(StoreHeader, fingerprint), &fingerprint,
+              sizeof(fingerprint));
+  SealHeader(metadata.data());
+  return metadata;
+}
+
+}  // namespace
+
+Status FillStore(const StoreLayout& layout, std::span<uint8_t> memory,
+                 const StoreFillOptions& options) {
+  if (memory.size() < layout.total_bytes()) {
+    return InvalidArgument(fmt::format("the expert store needs {} bytes, the memory has {}",
+                                       layout.total_bytes(), memory.size()));
+  }
+  MemoryDestination destination(memory);
+  Filler filler(layout, options, &destination);
+  RETURN_IF_ERROR(filler.Run());
+  const std::vector<uint8_t> metadata = FinishMetadata(layout, filler.checksums());
+  std::memcpy(memory.data(), metadata.data(), offsetof(StoreHeader, state));
+  std::memcpy(memory.data() + kStoreHeaderBytes, metadata.data() + kStoreHeaderBytes,
+              metadata.size() - kStoreHeaderBytes);
+  filler.ReportEnd();
+  return OkStatus();
+}
+
+Status PackStore(const StoreLayout& layout, const std::string& path,
+                 const StoreFillOptions& options) {
+  ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  const int error = ::posix_fallocate(file.fd(), 0, static_cast<off_t>(layout.total_bytes()));
+  if (error != 0) {
+    return FromErrno(error,
+                     fmt::format("cannot write {} ({})", path, FormatBytes(layout.total_bytes())));
+  }
+  FileDestination destination(&file);
+  Filler filler(layout, options, &destination);
+  RETURN_IF_ERROR(filler.Run());
+  std::vector<uint8_t> metadata = FinishMetadata(layout, filler.checksums());
+  const auto ready = static_cast<uint32_t>(StoreState::kReady);
+  std::memcpy(metadata.data() + offsetof(StoreHeader, state), &ready, sizeof(ready));
+  RETURN_IF_ERROR(destination.Commit(0, metadata));
+  RETURN_IF_ERROR(file.Commit());
+  filler.ReportEnd();
+  return OkStatus();
+}
+
+}  // namespace expertflow

@@ -15,7 +15,7 @@ namespace expertflow {
 namespace {
 
 constexpr uint64_t kLengthBytes = 8;  // little-endian length of the JSON that follows
-constexpr size_t kJsonDepthMax = 3;   // file, tensor, shape
+constexpr size_t kJsonDepthMax = 4;   // file, tensor, shape, and one to name the tensor in errors
 constexpr size_t kRankMax = 16;
 
 // {"__metadata__": {text: text}, "<tensor>": {"dtype", "shape", "data_offsets"}, ...}

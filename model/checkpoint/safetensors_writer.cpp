@@ -29,7 +29,7 @@ Status WriteAll(const AtomicFile& file, std::span<const uint8_t> bytes) {
 
 Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
                                                     const std::vector<TensorDeclaration>& tensors) {
-  auto header = nlohmann::ordered_json::object();
+  auto header = nlohmann::json::object();
   header["__metadata__"] = {{"format", "pt"}};
   uint64_t end = 0;
   for (const TensorDeclaration& tensor : tensors) {
@@ -39,12 +39,15 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
     if (__builtin_add_overflow(begin, *bytes, &end)) {
       return InvalidArgument(fmt::format("{}: the tensors are too large for one file", path));
     }
+    if (header.contains(tensor.name)) {
+      return InvalidArgument(fmt::format("{}: tensor '{}' is declared twice", path, tensor.name));
+    }
     header[tensor.name] = {{"dtype", ElementTypeName(tensor.type)},
                            {"shape", tensor.shape},
                            {"data_offsets", {begin, end}}};
   }
   // Names that are no UTF-8 are written with replacement characters instead of throwing.
-  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.resize((text.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment, ' ');
   std::string start;
   for (size_t i = 0; i < 8; ++i) start.push_back(static_cast<char>(text.size() >> (8 * i)));

@@ -22,7 +22,7 @@ struct TensorDeclaration {
 
 class SafetensorsWriter {
  public:
-  // Writes the header. Impossible shapes are errors; names must differ.
+  // Writes the header. Impossible shapes and equal names are errors.
   static Result<SafetensorsWriter> Create(const std::string& path,
                                           const std::vector<TensorDeclaration>& tensors);
 

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -17,6 +16,11 @@
 #include <string_view>
 
 #include "common/check.h"
+
+// glibc 2.36 declares pidfd_open without C linkage.
+extern "C" {
+#include <sys/pidfd.h>
+}
 
 extern char** environ;
 

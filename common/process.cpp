@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,9 +19,7 @@
 #include "common/check.h"
 
 // glibc 2.36 declares pidfd_open without C linkage.
-extern "C" {
-#include <sys/pidfd.h>
-}
+extern "C" {}
 
 extern char** environ;
 
@@ -71,6 +70,11 @@ std::optional<ProcStat> ReadProcStat(pid_t pid) {
   return stat;
 }
 
+// The header of glibc 2.36 declares pidfd_open() for C only.
+UniqueFd PidFdOpen(pid_t pid) {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
 sigset_t WatchedSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -105,7 +109,7 @@ bool ProcessAlive(pid_t pid, int64_t start_ticks) {
 }
 
 Result<UniqueFd> OpenPidFd(pid_t pid, int64_t start_ticks) {
-  UniqueFd fd(pidfd_open(pid, 0));
+  UniqueFd fd = PidFdOpen(pid);
   if (!fd.valid()) {
     if (errno == ESRCH) return NotFound(fmt::format("no process {}", pid));
     return FromErrno(errno, fmt::format("cannot watch process {}", pid));
@@ -300,7 +304,7 @@ Result<ChildProcess> SpawnProcess(const SpawnOptions& options) {
   UniqueFd pidfd;
   if (n != sizeof(error)) {
     error = 0;
-    pidfd.Reset(pidfd_open(pid, 0));
+    pidfd = PidFdOpen(pid);
     if (!pidfd.valid()) error = errno;
   }
   if (error != 0) {

@@ -23,10 +23,15 @@ constexpr int64_t kSpinNs = 50'000;  // longer than an answer of a busy peer, sh
 constexpr int kProgressBatch = 64;   // progress calls between looks at the clock
 constexpr int64_t kCloseNs = 500'000'000;
 
+enum class MessageKind : uint32_t {
+  kMessage = 0,
+  kGoodbye = 1,  // the sender has disconnected; empty, not counted
+};
+
 // Travels as the active message's header. See InboundStreams for the two numbers.
 struct MessageHeader {
   int32_t sender;
-  uint32_t reserved;
+  MessageKind kind;
   uint64_t connection;
   uint64_t number;
 };
@@ -147,6 +152,7 @@ class UcxTransport final : public Transport {
   void FinishFlush(FlushOperation* operation, ucs_status_t status) const;
   static void Fail(Peer* peer, ucs_status_t status);
 
+  void Post(const std::shared_ptr<Peer>& peer, MessageKind kind, std::span<const uint8_t> message);
   // Progresses a bounded amount and moves what has happened to `events`.
   void Progress(std::vector<TransportEvent>* events);
   void ReportFailures(std::vector<TransportEvent>* events);
@@ -192,8 +198,10 @@ Status UcxTransport::Connect(ProcessId id, const std::string& address) {
   params.err_handler.cb = &OnPeerError;
   params.err_handler.arg = peer.get();
   const ucs_status_t status = ucp_ep_create(worker_.get(), &params, &peer->endpoint);
+  // A peer that is gone may show here or later; the caller sees it as an event either way.
   if (status != UCS_OK) {
-    return FromUcx(status, fmt::format("cannot connect to peer {}", id.value));
+    peer->endpoint = nullptr;
+    peer->failure = FromUcx(status, fmt::format("cannot connect to peer {}", id.value));
   }
   inbound_.Open(id);
   peers_.emplace(id, std::move(peer));
@@ -206,6 +214,9 @@ void UcxTransport::Drop(ProcessId id) {
   const std::shared_ptr<Peer> peer = found->second;
   peers_.erase(found);
   inbound_.Close(id);
+  if (peer->endpoint == nullptr) return;
+  // UCX does not tell the peer that an endpoint was closed. This does, unless the socket is full.
+  if (peer->failure.ok()) Post(peer, MessageKind::kGoodbye, {});
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   // A flushing close would wait for the peer.
@@ -248,7 +259,13 @@ Status UcxTransport::Send(ProcessId id, std::span<const uint8_t> message) {
     return ResourceExhausted(fmt::format("{} bytes wait for peer {}, no room for {} more",
                                          peer->queued_bytes, id.value, message.size()));
   }
-  SendOperation* operation = sends_.Add({{self_.value, 0, peer->connection, peer->next_number},
+  Post(peer, MessageKind::kMessage, message);
+  return OkStatus();
+}
+
+void UcxTransport::Post(const std::shared_ptr<Peer>& peer, MessageKind kind,
+                        std::span<const uint8_t> message) {
+  SendOperation* operation = sends_.Add({{self_.value, kind, peer->connection, peer->next_number},
                                          {message.begin(), message.end()},
                                          peer,
                                          this});
@@ -264,7 +281,6 @@ Status UcxTransport::Send(ProcessId id, std::span<const uint8_t> message) {
       ucp_am_send_nbx(peer->endpoint, kMessageId, &operation->header, sizeof(operation->header),
                       operation->bytes.data(), operation->bytes.size(), &param);
   if (!UCS_PTR_IS_PTR(request)) FinishSend(operation, UCS_PTR_STATUS(request));
-  return OkStatus();
 }
 
 void UcxTransport::OnSent(void* request, ucs_status_t status, void* arg) {
@@ -328,6 +344,12 @@ ucs_status_t UcxTransport::OnMessage(void* arg, const void* header_bytes, size_t
   MessageHeader header;
   if (header_size != sizeof(header) || bytes > kMessageBytesMax) return UCS_ERR_INVALID_PARAM;
   std::memcpy(&header, header_bytes, sizeof(header));
+  if (header.kind == MessageKind::kGoodbye) {
+    transport->inbound_.Break(
+        ProcessId(header.sender), header.connection,
+        Unavailable(fmt::format("peer {} has closed the connection", header.sender)));
+    return UCS_OK;
+  }
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
     return transport->Fetch(header, data, bytes);
   }

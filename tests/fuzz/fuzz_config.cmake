@@ -1,0 +1,1 @@
+expertflow_add_fuzz(config DEPS common model_checkpoint)

@@ -1,0 +1,1 @@
+expertflow_add_fuzz(index DEPS common model_checkpoint)

@@ -1,0 +1,1 @@
+expertflow_add_fuzz(safetensors DEPS common model_checkpoint)

@@ -1,0 +1,1 @@
+expertflow_add_fuzz(store_file DEPS common expert_store)

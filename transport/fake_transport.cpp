@@ -39,6 +39,7 @@ struct FakeNetwork::State {
     std::vector<Delivery> inbox;       // sorted
     std::map<ProcessId, std::vector<Delivery>> early;  // sent before we connected to the sender
     int64_t dead_at_ns = kNever;
+    bool death_reported = false;
     WakeFd wake;
   };
 
@@ -82,10 +83,18 @@ struct FakeNetwork::State {
   }
   void KillAt(ProcessId id, int64_t at_ns) {
     Endpoint* endpoint = Find(id);
-    if (endpoint == nullptr || endpoint->dead_at_ns != kNever) return;
+    if (endpoint == nullptr || endpoint->dead_at_ns <= now_ns) return;
     endpoint->dead_at_ns = std::max(at_ns, now_ns);
-    for (const auto& [other_id, other] : endpoints) {
-      if (other->connected.contains(id)) ReportDown(id, other_id, endpoint->dead_at_ns);
+    ReportDeaths();
+  }
+  // Not before its time: what a process sends until then must not queue behind its death.
+  void ReportDeaths() {
+    for (const auto& [id, endpoint] : endpoints) {
+      if (endpoint->dead_at_ns > now_ns || endpoint->death_reported) continue;
+      endpoint->death_reported = true;
+      for (const auto& [other_id, other] : endpoints) {
+        if (other->connected.contains(id)) ReportDown(id, other_id, endpoint->dead_at_ns);
+      }
     }
   }
 
@@ -135,10 +144,8 @@ class FakeTransport final : public Transport {
       }
     }
     const FakeNetwork::State::Endpoint* other = network_->Find(peer);
-    if (other == nullptr) {
+    if (other == nullptr || other->death_reported) {
       network_->ReportDown(peer, self_, network_->now_ns);
-    } else if (other->dead_at_ns != kNever) {
-      network_->ReportDown(peer, self_, std::max(network_->now_ns, other->dead_at_ns));
     }
     return OkStatus();
   }
@@ -265,6 +272,7 @@ int64_t FakeNetwork::now_ns() const {
 void FakeNetwork::AdvanceNs(int64_t ns) {
   const std::lock_guard lock(state_->mutex);
   state_->now_ns += ns;
+  state_->ReportDeaths();
   for (const auto& [id, endpoint] : state_->endpoints) {
     if (!endpoint->inbox.empty() && endpoint->inbox.front().due_ns <= state_->now_ns) {
       endpoint->wake.Signal();
@@ -274,13 +282,13 @@ void FakeNetwork::AdvanceNs(int64_t ns) {
 
 int64_t FakeNetwork::NextDueNs() const {
   const std::lock_guard lock(state_->mutex);
-  int64_t next = -1;
+  int64_t next = kNever;
   for (const auto& [id, endpoint] : state_->endpoints) {
-    if (endpoint->inbox.empty() || state_->Dead(id)) continue;
-    const int64_t due = endpoint->inbox.front().due_ns;
-    if (next < 0 || due < next) next = due;
+    if (state_->Dead(id)) continue;
+    next = std::min(next, endpoint->dead_at_ns);
+    if (!endpoint->inbox.empty()) next = std::min(next, endpoint->inbox.front().due_ns);
   }
-  return next;
+  return next == kNever ? -1 : next;
 }
 
 void FakeNetwork::KillAt(ProcessId id, int64_t at_ns) {

@@ -35,7 +35,8 @@ class FakeNetwork {
 
   int64_t now_ns() const;
   void AdvanceNs(int64_t ns);
-  // When the next message or kPeerDown is due, or -1: how far a test must advance.
+  // When the next message, kPeerDown or planned end of a process is due, or -1: how far a test must
+  // advance.
   int64_t NextDueNs() const;
 
   // The process ends at virtual time `at_ns` (or now, when that has passed): what it sent before

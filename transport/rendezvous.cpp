@@ -14,7 +14,6 @@
 
 #include "common/check.h"
 #include "common/log.h"
-#include "transport/message_fields.h"
 #include "transport/rendezvous_protocol.h"
 #include "transport/tcp_socket.h"
 #include "transport/wire.h"

@@ -8,8 +8,6 @@
 #include <cerrno>
 #include <memory>
 
-#include "transport/message_fields.h"
-
 namespace expertflow::rendezvous {
 namespace {
 

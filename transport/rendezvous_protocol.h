@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "transport/message_fields.h"
 #include "transport/messages.h"
 #include "transport/wire_codec.h"
 

@@ -89,14 +89,15 @@ def rank_table_problems(ranks_text, table_text):
 
 def text_problems(path, text):
     found = []
-    for pattern, what in ((PRIVATE_PATH, "a path of one machine"), (TO_DO, "a to-do without (#issue)")):
+    for pattern, what in ((PRIVATE_PATH, "a path of one machine"),
+                          (TO_DO, "a to-do without (#issue)")):
         for match in pattern.finditer(text):
             found.append(f"{path}:{line_of(text, match.start())}: {what}: {match.group(0)}")
     return found
 
 
 def all_texts(root):
-    """Everything that people wrote; data sets and this folder, which spells the words out, aside."""
+    """What people wrote; data sets and this folder, which spells the words out, aside."""
     folders = source_tree.CODE_FOLDERS + ("cmake", "docs", ".ci")
     top = [name for name in os.listdir(root)
            if name.endswith((".md", ".txt", ".json")) and os.path.isfile(os.path.join(root, name))]

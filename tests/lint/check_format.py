@@ -11,6 +11,8 @@ import sys
 import source_tree
 
 TEXT_ENDINGS = source_tree.CODE_ENDINGS + (".py", ".sh", ".cmake", ".md", ".txt", ".sbatch")
+COLUMN_LIMIT = 100  # clang-format sees to it in C++
+LIMITED_ENDINGS = (".py", ".sh", ".sbatch")
 TEXT_FOLDERS = source_tree.CODE_FOLDERS + ("cmake", "docs", ".ci")
 
 
@@ -21,6 +23,8 @@ def whitespace_problems(path, text):
             found.append(f"{path}:{number}: white space at the end of the line")
         if "\t" in line:
             found.append(f"{path}:{number}: a tab")
+        if len(line) > COLUMN_LIMIT and path.endswith(LIMITED_ENDINGS):
+            found.append(f"{path}:{number}: {len(line)} columns, {COLUMN_LIMIT} are the limit")
     if text and not text.endswith("\n"):
         found.append(f"{path}: no newline at the end")
     return found
@@ -37,7 +41,7 @@ def main():
     if found:
         return source_tree.report(found)
     if not os.path.exists(clang_format):
-        print("skipped: clang-format-14 is not installed (launch/install-dependencies --with-tests)")
+        print("skipped: no clang-format-14 (launch/install-dependencies --with-tests)")
         return source_tree.SKIPPED_TEST
     return subprocess.run([clang_format, "--dry-run", "-Werror", *source_tree.code_files(root)],
                           cwd=root, check=False).returncode and 1

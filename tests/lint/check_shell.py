@@ -38,7 +38,7 @@ def main():
     if found:
         return source_tree.report(found)
     if not os.path.exists(shellcheck):
-        print("skipped: shellcheck is not installed (launch/install-dependencies --with-tests)")
+        print("skipped: no shellcheck (launch/install-dependencies --with-tests)")
         return source_tree.SKIPPED_TEST
     return subprocess.run([shellcheck, "-x", *scripts], cwd=root, check=False).returncode and 1
 

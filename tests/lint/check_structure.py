@@ -3,8 +3,8 @@
 
 usage: check_structure.py SOURCE_DIR STRUCTURE_DIR
 
-STRUCTURE_DIR has ranks.txt (path=target:rank, one a line) and pure.txt (absolute paths), which CMake
-writes when it configures. Rules:
+STRUCTURE_DIR has ranks.txt (path=target:rank, one a line) and pure.txt (absolute paths), which
+CMake writes when it configures. Rules:
 - a file includes headers of its own target and of targets of lower rank only;
 - a quoted include is the path from the root of the tree, of a header that belongs to a target;
 - a source file belongs to a target (programs in launch/, and tests and benchmarks, need not);
@@ -54,7 +54,8 @@ def strip_comments_and_strings(text):
             return token
         return re.sub(r"[^\n]", " ", token)
     return re.sub(r'^[ \t]*#[ \t]*include[^\n]*|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'
-                  r"(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])'", blank, text, flags=re.DOTALL | re.MULTILINE)
+                  r"(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])'", blank, text,
+                  flags=re.DOTALL | re.MULTILINE)
 
 
 def line_of(text, position):
@@ -96,7 +97,7 @@ class Structure:
             return []
         owner = self._owner(path)
         if owner is None:
-            return [f"{path}:1: belongs to no expertflow_add_library(); list it in a CMakeLists.txt"]
+            return [f"{path}:1: belongs to no expertflow_add_library(); list it in CMakeLists.txt"]
         target, rank = owner
         found = []
         for line, quoted, _ in includes(self.texts[path]):
@@ -104,14 +105,14 @@ class Structure:
                 continue
             where = f"{path}:{line}: includes \"{quoted}\""
             if quoted not in self.texts:
-                found.append(f"{where}, which is no header of the tree (give its path from the root)")
+                found.append(f"{where}, no header of the tree (give its path from the root)")
                 continue
             included = self._owner(quoted)
             if quoted.split("/")[0] in source_tree.OPEN_FOLDERS or included is None:
                 found.append(f"{where}, which belongs to no library")
             elif included[0] != target and included[1] >= rank:
-                found.append(f"{where} of {included[0]} (rank {included[1]}), but {target} has rank "
-                             f"{rank}: a target may only use lower ranks")
+                found.append(f"{where} of {included[0]} (rank {included[1]}), but {target} has "
+                             f"rank {rank}: a target may only use lower ranks")
         return found
 
     def _closure(self, path):
@@ -147,7 +148,8 @@ class Structure:
             if system and (system in IMPURE_SYSTEM_HEADERS or
                            system.startswith(IMPURE_SYSTEM_PREFIXES)):
                 through = "" if via_line is None else f" through \"{header}\""
-                found.append(f"{path}:{via_line or line}: a pure policy includes <{system}>{through}")
+                found.append(
+                    f"{path}:{via_line or line}: a pure policy includes <{system}>{through}")
         return found
 
 
@@ -157,7 +159,7 @@ def mutable_statics(path, text):
         indent, declaration, _ = match.groups()
         if re.match(r"const(?:expr|eval)?\b", declaration):
             continue
-        # `static T Name(...)` declares a function, unless it stands inside a source file's function.
+        # `static T Name(...)` declares a function, unless it stands inside a function.
         is_call = "(" in declaration
         if is_call and (path.endswith(".h") or not indent):
             continue

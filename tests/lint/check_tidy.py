@@ -25,8 +25,8 @@ def main():
     wanted = sys.argv[4:] or [path for path in source_tree.code_files(root) if path in compiled]
     names = ["^" + re.escape(os.path.join(root, path)) + "$" for path in wanted]
     headers = "^" + re.escape(root) + "/(" + "|".join(source_tree.CODE_FOLDERS) + ")/"
-    return subprocess.run([run_clang_tidy, "-quiet", "-p", build, "-header-filter", headers, *names],
-                          check=False).returncode and 1
+    command = [run_clang_tidy, "-quiet", "-p", build, "-header-filter", headers, *names]
+    return subprocess.run(command, check=False).returncode and 1
 
 
 if __name__ == "__main__":

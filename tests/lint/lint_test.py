@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The lint scripts find what they promise to find: each rule is fed a bad example and a good one."""
+"""The lint scripts find what they promise: each rule is fed a bad example and a good one."""
 
 import os
 import tempfile
@@ -128,7 +128,8 @@ class StructureTest(TreeTest):
             "  std::vector<int> out;", "  return out;", "}", "class Lru;", "enum class E { kA };",
             "using V = std::vector<int>;", "")))
         self.assert_accepted("worker/cache/lru.h",
-                             "class A {\n  static Result<A> Create(int slots);\n  int n_ = 0;\n};\n")
+                             "class A {\n  static Result<A> Create(int slots);\n"
+                             "  int n_ = 0;\n};\n")
 
     def test_impure_calls_are_refused(self):
         for text in ("int64_t F() { return NowNs(); }\n", "int F() { return rand(); }\n",
@@ -144,21 +145,23 @@ class StructureTest(TreeTest):
 
 
 class DocsTest(TreeTest):
+    def link_problems(self, path):
+        return check_docs.link_problems(self.root, path, source_tree.read(self.root, path))
+
     def test_broken_link_is_found(self):
         self.write("docs/a.md", "x\n[b](b.md)\n")
-        found = check_docs.link_problems(self.root, "docs/a.md", source_tree.read(self.root, "docs/a.md"))
+        found = self.link_problems("docs/a.md")
         self.assertEqual(found, ["docs/a.md:2: link to b.md: there is no such file"])
 
     def test_links_to_files_headings_and_sites_are_accepted(self):
         self.write("docs/a.md", "# The `b` part\n[x](#the-b-part) [y](https://example.org/z)\n"
                    "[z](../README.md#top)\n```\n[no](link.md)\n```\n")
         self.write("README.md", "# Top\n")
-        text = source_tree.read(self.root, "docs/a.md")
-        self.assertEqual(check_docs.link_problems(self.root, "docs/a.md", text), [])
+        self.assertEqual(self.link_problems("docs/a.md"), [])
 
     def test_missing_heading_is_found(self):
         self.write("docs/a.md", "# One\n[x](#two)\n")
-        found = check_docs.link_problems(self.root, "docs/a.md", source_tree.read(self.root, "docs/a.md"))
+        found = self.link_problems("docs/a.md")
         self.assertIn("no such heading", found[0])
 
     def test_path_in_code_must_exist(self):
@@ -187,6 +190,10 @@ class DocsTest(TreeTest):
 class FormatTest(unittest.TestCase):
     def test_stray_white_space_is_found(self):
         self.assertEqual(len(check_format.whitespace_problems("a.h", "x \n\ty\nz")), 3)
+
+    def test_long_line_of_a_script_is_found(self):
+        self.assertEqual(len(check_format.whitespace_problems("a.py", "x" * 101 + "\n")), 1)
+        self.assertEqual(check_format.whitespace_problems("a.py", "x" * 100 + "\n"), [])
 
     def test_clean_text_is_accepted(self):
         self.assertEqual(check_format.whitespace_problems("a.h", "x\n\ny\n"), [])

@@ -80,6 +80,13 @@ class StructureTest(TreeTest):
     def test_unlisted_file_is_refused(self):
         self.assert_refused("device/forgotten.cpp", "\n", "expertflow_add_library")
 
+    def test_include_of_an_unlisted_file_is_refused(self):
+        self.write("device/forgotten.h", "")
+        found = self.problems("worker/worker.h", '#include "device/forgotten.h"\n')
+        self.assertEqual(len(found), 2, found)
+        self.assertIn("worker.h:1: includes \"device/forgotten.h\", which belongs to no library",
+                      found[1])
+
     def test_program_and_test_may_include_everything(self):
         self.write("tests/unit/worker_test.cpp", '#include "worker/worker.h"\n')
         self.assert_accepted("launch/main.cpp", '#include "worker/worker.h"\n')

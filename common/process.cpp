@@ -18,9 +18,6 @@
 
 #include "common/check.h"
 
-// glibc 2.36 declares pidfd_open without C linkage.
-extern "C" {}
-
 extern char** environ;
 
 namespace expertflow {

@@ -1,0 +1,56 @@
+// Model architectures: what a config.json means. One file per architecture holds its config, its
+// tensor table with shapes, and its forward pass; this header is what the rest of the system sees.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "model/checkpoint/json_config.h"
+#include "model/checkpoint/weight_plan.h"
+
+namespace expertflow {
+
+class Model;
+class Device;
+class WeightSource;
+
+// The sizes that planning needs; every architecture fills all of them.
+struct ModelShape {
+  std::string architecture;  // "Qwen2MoeForCausalLM"
+  int32_t layers = 0;
+  std::vector<int32_t> moe_layers;  // layer numbers that have experts, ascending
+  int32_t experts = 0;              // per MoE layer
+  int32_t top_k = 0;
+  int32_t hidden = 0;
+  int32_t heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t vocab = 0;
+  int32_t context = 0;           // trained length: longer prompts are refused
+  int32_t intermediate_max = 0;  // widest MLP that is not a routed expert
+  int32_t expert_intermediate = 0;
+  std::vector<int32_t> stop_tokens;  // eos ids of config.json
+  uint64_t kv_bytes_per_token = 0;   // all layers, float32
+};
+
+class Architecture {
+ public:
+  virtual ~Architecture() = default;
+  virtual const ModelShape& shape() const = 0;
+  virtual const WeightPlan& weights() const = 0;
+  // Binds the weights; `rows_max` tokens per forward call at the most.
+  virtual Result<std::unique_ptr<Model>> Build(Device& device, const WeightSource& weights,
+                                               int32_t rows_max) const = 0;
+};
+
+// Reads a config.json. An unknown architecture, and every setting that is neither honoured nor
+// known to be without effect here, is refused by name.
+Result<std::unique_ptr<Architecture>> MakeArchitecture(const JsonConfig& config);
+
+// A model folder's or store's config text, read and made; errors name the file.
+Result<std::unique_ptr<Architecture>> LoadArchitecture(const std::string& config_file);
+
+}  // namespace expertflow

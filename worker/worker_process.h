@@ -1,0 +1,43 @@
+// The worker role: one device, one expert cache, whole sequences (ARCHITECTURE 4).
+//
+// Two threads: this one owns the transport (messages, heartbeats, deaths, signals), the engine
+// thread runs steps. They share two bounded queues and nothing else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/process.h"
+#include "common/status.h"
+#include "common/units.h"
+#include "device/device.h"
+#include "transport/transport.h"
+#include "transport/wireup.h"
+
+namespace expertflow {
+
+struct WorkerOptions {
+  std::string job;
+  std::string device = "cpu";
+  std::string kernels = "auto";     // "scalar", "avx2", "avx512"
+  int32_t threads = 0;              // compute threads; 0: this worker's share of the host's cores
+  int32_t workers_on_host = 0;      // for that share; 0: counted from the members
+  bool device_memory_host = false;  // compute in place from the store's mapping: no arena, no cache
+  ByteBudget expert_memory{.is_percent = true, .percent = 100};  // of the private arena
+  int32_t streaming_buffers = 2;
+  LinkProperties link;  // emulated when a rate is given
+  bool prefetch = true;
+  uint64_t kv_memory_bytes = 0;  // 0: sequences_max times the context, at most 1 GiB
+  int32_t sequences_max = 16;
+  int32_t prefill_tokens_max = 512;  // per step
+  uint64_t transfer_chunk_bytes = 1 << 20;
+  int64_t heartbeat_ns = 1'000'000'000;
+  std::string trace_file;  // Perfetto-exportable trace of the run; empty: none
+};
+
+// Runs until the coordinator says so or is gone, or a signal arrives (kCancelled).
+Status RunWorker(const WorkerOptions& options, Transport& transport,
+                 const std::vector<Member>& members, SignalWatcher& signals);
+
+}  // namespace expertflow

@@ -1,0 +1,182 @@
+#include "device/cpu/cpu_device.h"
+
+#include <fmt/core.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "common/check.h"
+#include "device/cpu/cpu_ops.h"
+#include "device/cpu/event_table.h"
+#include "device/cpu/host_memory.h"
+#include "device/cpu/link_pacer.h"
+#include "device/cpu/stream_progress.h"
+#include "device/cpu/thread_pool.h"
+
+namespace expertflow {
+namespace {
+
+using cpu::StreamProgress;
+
+// Returns at `at_ns` or as soon after as it can: sleeps while there is time, spins at the end.
+void WaitUntilNs(int64_t at_ns) {
+  constexpr int64_t kSpinNs = 60'000;
+  const int64_t wake_ns = at_ns - kSpinNs;
+  if (NowNs() < wake_ns) {
+    const timespec wake{wake_ns / 1'000'000'000, wake_ns % 1'000'000'000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, nullptr);
+  }
+  while (NowNs() < at_ns) __builtin_ia32_pause();
+}
+
+class CpuDevice : public Device {
+ public:
+  CpuDevice(DeviceProperties properties, const cpu::KernelTable& kernels,
+            std::unique_ptr<cpu::ThreadPool> pool)
+      : properties_(std::move(properties)),
+        pool_(std::move(pool)),
+        ops_(kernels, *pool_, progress_),
+        pacer_(properties_.link) {}
+
+  const DeviceProperties& properties() const override { return properties_; }
+
+  Result<std::unique_ptr<DeviceAllocation>> Allocate(size_t bytes) override {
+    return cpu::AllocateHostMemory(bytes);
+  }
+
+  Status CopyToDevice(StreamKind stream, void* device_dst, const void* host_src,
+                      size_t bytes) override {
+    const StreamProgress::Work work(progress_, stream);
+    if (stream == StreamKind::kTransfer) {
+      CopyOverLink(device_dst, host_src, bytes);
+    } else {
+      std::memcpy(device_dst, host_src, bytes);
+    }
+    return OkStatus();
+  }
+
+  Status CopyToHost(StreamKind stream, void* host_dst, const void* device_src,
+                    size_t bytes) override {
+    const StreamProgress::Work work(progress_, stream);
+    std::memcpy(host_dst, device_src, bytes);
+    return OkStatus();
+  }
+
+  Status Fill(StreamKind stream, void* device_dst, uint32_t pattern, size_t bytes) override {
+    const StreamProgress::Work work(progress_, stream);
+    CHECK(bytes % sizeof(pattern) == 0);
+    std::fill_n(static_cast<uint32_t*>(device_dst), bytes / sizeof(pattern), pattern);
+    return OkStatus();
+  }
+
+  Result<EventHandle> CreateEvent() override { return events_.Create(); }
+  void DestroyEvent(EventHandle event) override { events_.Destroy(event); }
+
+  Status Record(EventHandle event, StreamKind stream) override {
+    events_.Record(event, {stream, progress_.Begun(stream)});
+    return OkStatus();
+  }
+
+  Status StreamWait(StreamKind, EventHandle event) override {
+    // The stream's work runs on the calling thread. The wait has no deadline of its own: what it
+    // waits for is a copy or op of another thread, which ends by itself.
+    const cpu::EventTable::Point point = events_.PointOf(event);
+    progress_.WaitUntilDone(point.stream, point.work, Deadline::AtNs(INT64_MAX));
+    return OkStatus();
+  }
+
+  bool IsDone(EventHandle event) const override {
+    const cpu::EventTable::Point point = events_.PointOf(event);
+    return progress_.IsDone(point.stream, point.work);
+  }
+
+  Status Synchronize(EventHandle event, Deadline deadline) override {
+    return WaitFor(events_.PointOf(event), deadline);
+  }
+
+  Status SynchronizeStream(StreamKind stream, Deadline deadline) override {
+    return WaitFor({stream, progress_.Begun(stream)}, deadline);
+  }
+
+  Ops& ops() override { return ops_; }
+
+  TransferCounters transfer_counters() const override {
+    TransferCounters counters;
+    counters.copies = copies_.load(std::memory_order_relaxed);
+    counters.bytes = bytes_.load(std::memory_order_relaxed);
+    counters.busy_ns = busy_ns_.load(std::memory_order_relaxed);
+    return counters;
+  }
+
+ private:
+  void CopyOverLink(void* device_dst, const void* host_src, size_t bytes) {
+    const int64_t begin_ns = NowNs();
+    int64_t busy_ns = 0;
+    if (properties_.link.emulated) {
+      const int64_t end_ns = pacer_.Submit(begin_ns, bytes);
+      std::memcpy(device_dst, host_src, bytes);
+      WaitUntilNs(end_ns);
+      pacer_.Return(NowNs());
+      busy_ns = pacer_.TransferNs(bytes);
+    } else {
+      std::memcpy(device_dst, host_src, bytes);
+      busy_ns = NowNs() - begin_ns;
+    }
+    copies_.fetch_add(1, std::memory_order_relaxed);
+    bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    busy_ns_.fetch_add(static_cast<uint64_t>(busy_ns), std::memory_order_relaxed);
+  }
+
+  Status WaitFor(cpu::EventTable::Point point, Deadline deadline) const {
+    if (progress_.WaitUntilDone(point.stream, point.work, deadline)) return OkStatus();
+    constexpr const char* kNames[] = {"compute", "transfer", "management"};
+    return DeadlineExceeded(fmt::format("device {}: work on the {} stream is not done in time",
+                                        properties_.name,
+                                        kNames[static_cast<size_t>(point.stream)]));
+  }
+
+  const DeviceProperties properties_;
+  StreamProgress progress_;
+  cpu::EventTable events_;
+  std::unique_ptr<cpu::ThreadPool> pool_;
+  cpu::CpuOps ops_;
+  cpu::LinkPacer pacer_;  // the transfer stream's thread only
+  std::atomic<uint64_t> copies_{0};
+  std::atomic<uint64_t> bytes_{0};
+  std::atomic<uint64_t> busy_ns_{0};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options) {
+  if (options.link.latency_ns < 0) {
+    return InvalidArgument(
+        fmt::format("link latency of {} ns: expected 0 or more", options.link.latency_ns));
+  }
+  if (options.link.bytes_per_second == 0 && options.link.latency_ns > 0) {
+    return InvalidArgument("a link latency needs a link rate");
+  }
+  ASSIGN_OR_RETURN(const cpu::KernelTable* kernels, cpu::SelectKernels(options.kernels));
+  ASSIGN_OR_RETURN(std::unique_ptr<cpu::ThreadPool> pool, cpu::ThreadPool::Create(options.threads));
+  ASSIGN_OR_RETURN(const cpu::HostMemory memory, cpu::QueryHostMemory());
+  DeviceProperties properties;
+  properties.name = "cpu";
+  properties.kernels = kernels->name;
+  properties.threads = pool->threads();
+  properties.host_pointers = true;
+  properties.memory_bytes_total = memory.bytes_total;
+  properties.memory_bytes_free = memory.bytes_available;
+  properties.link = options.link;
+  properties.link.emulated = options.link.bytes_per_second > 0;
+  return std::unique_ptr<Device>(
+      std::make_unique<CpuDevice>(std::move(properties), *kernels, std::move(pool)));
+}
+
+std::vector<std::string> AvailableKernels() {
+  return cpu::AvailableKernelNames();
+}
+
+}  // namespace expertflow

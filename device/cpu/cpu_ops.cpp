@@ -1,0 +1,417 @@
+#include "device/cpu/cpu_ops.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/check.h"
+
+namespace expertflow::cpu {
+namespace {
+
+// Up to here the weights are streamed once per few rows; above, raising them once pays off.
+constexpr int32_t kGemvRowsMax = 8;
+// Rows of one pass: bounds the scratch memory.
+constexpr int32_t kPassRowsMax = 512;
+
+// Rough costs on one thread, to decide whether a region is worth its start; they need not be right.
+constexpr double kWeightBytesPerNs = 20;
+constexpr double kMultiplyAddsPerNs = 25;
+constexpr double kRegionWorthNs = 10'000;
+// A chunk of streamed weights should be worth at least this.
+constexpr double kChunkNs = 2'000;
+
+bool UsesGemm(const MatmulArgs& args) {
+  return args.m > kGemvRowsMax;
+}
+
+double CostNs(const MatmulArgs& args, int32_t rows) {
+  const double elements = static_cast<double>(rows) * args.cols;
+  return elements * static_cast<double>(DTypeBytes(args.weight_dtype)) / kWeightBytesPerNs +
+         elements * args.m / kMultiplyAddsPerNs;
+}
+
+int64_t PaddedCols(int32_t cols) {
+  return (int64_t{cols} + kLanes - 1) / kLanes * kLanes;
+}
+
+MatmulArgs MakeArgs(const WeightMatrix& weight, int32_t m, const float* const* x,
+                    float* const* out) {
+  MatmulArgs args;
+  args.weight = weight.data;
+  args.weight_dtype = weight.dtype;
+  args.rows = weight.rows;
+  args.cols = weight.cols;
+  args.m = m;
+  args.x = x;
+  args.out = out;
+  return args;
+}
+
+// The k largest of p, by descending value, ties to the lower index; NaN counts as smallest but one
+// of them may be chosen when nothing else is left.
+void SelectTopK(const float* p, int32_t count, int32_t k, int32_t* ids) {
+  for (int32_t slot = 0; slot < k; ++slot) {
+    int32_t best = -1;
+    for (int32_t i = 0; i < count; ++i) {
+      if (std::find(ids, ids + slot, i) != ids + slot) continue;
+      if (best < 0 || p[i] > p[best] || (p[best] != p[best] && p[i] == p[i])) best = i;
+    }
+    ids[slot] = best;
+  }
+}
+
+}  // namespace
+
+CpuOps::CpuOps(const KernelTable& kernels, ThreadPool& pool, StreamProgress& progress)
+    : kernels_(kernels),
+      pool_(pool),
+      progress_(progress),
+      thread_scratch_(static_cast<size_t>(pool.threads())) {}
+
+template <typename Body>
+void CpuOps::ForEach(int32_t count, double ns_each, const Body& body) {
+  const double total_ns = ns_each * count;
+  if (pool_.threads() == 1 || count <= 1 || total_ns < kRegionWorthNs) {
+    for (int32_t i = 0; i < count; ++i) body(i, 0);
+    return;
+  }
+  const int32_t chunks = static_cast<int32_t>(
+      std::min<double>({double{kPassRowsMax}, double(count), std::max(2.0, total_ns / kChunkNs)}));
+  pool_.ParallelFor(chunks, [&](int32_t chunk, int32_t thread) {
+    const auto begin = static_cast<int32_t>(int64_t{count} * chunk / chunks);
+    const auto end = static_cast<int32_t>(int64_t{count} * (chunk + 1) / chunks);
+    for (int32_t i = begin; i < end; ++i) body(i, thread);
+  });
+}
+
+void CpuOps::Embed(const WeightMatrix& table, std::span<const int32_t> ids, float* out) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  const auto* data = static_cast<const std::byte*>(table.data);
+  const size_t row_bytes = static_cast<size_t>(table.cols) * DTypeBytes(table.dtype);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    CHECK(ids[i] >= 0 && ids[i] < table.rows);
+    kernels_.convert(data + static_cast<size_t>(ids[i]) * row_bytes, table.dtype, table.cols,
+                     out + i * static_cast<size_t>(table.cols));
+  }
+}
+
+void CpuOps::RmsNorm(const float* x, const WeightVector& weight, float eps, int32_t m, float* out) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  CHECK(weight.data != nullptr);
+  const int32_t n = weight.size;
+  ForEach(m, n / 4.0, [&](int32_t i, int32_t) {
+    const int64_t at = int64_t{i} * n;
+    kernels_.rms_norm(x + at, weight.data, weight.dtype, eps, n, out + at);
+  });
+}
+
+void CpuOps::Linear(std::span<const LinearJob> jobs, int32_t m) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  for (int32_t first = 0; first < m; first += kPassRowsMax) {
+    const int32_t pass_rows = std::min(kPassRowsMax, m - first);
+    const size_t stride = static_cast<size_t>(pass_rows);
+    in_rows_.resize(jobs.size() * stride);
+    out_rows_.resize(jobs.size() * stride);
+    products_.clear();
+    for (size_t j = 0; j < jobs.size(); ++j) {
+      const LinearJob& job = jobs[j];
+      CHECK(job.bias.data == nullptr || job.bias.size == job.weight.rows);
+      for (int32_t i = 0; i < pass_rows; ++i) {
+        const size_t at = j * stride + static_cast<size_t>(i);
+        in_rows_[at] = job.x + int64_t{first + i} * job.weight.cols;
+        out_rows_[at] = job.out + int64_t{first + i} * job.weight.rows;
+      }
+      // Jobs that read the same x share its rows, and so its packed form.
+      size_t source = 0;
+      while (jobs[source].x != job.x || jobs[source].weight.cols != job.weight.cols) ++source;
+      Product product;
+      product.args = MakeArgs(job.weight, pass_rows, in_rows_.data() + source * stride,
+                              out_rows_.data() + j * stride);
+      product.args.bias = job.bias.data;
+      product.args.bias_dtype = job.bias.dtype;
+      products_.push_back(product);
+    }
+    RunProducts();
+  }
+}
+
+void CpuOps::RunProducts() {
+  PackProducts();
+  CutProducts();
+  double total_ns = 0;
+  for (const Product& product : products_) {
+    total_ns += CostNs(product.args, product.args.rows) * (product.swiglu ? 2 : 1);
+  }
+  const auto run = [this](int32_t i, int32_t thread) {
+    const Chunk& chunk = chunks_[static_cast<size_t>(i)];
+    RunProduct(products_[static_cast<size_t>(chunk.product)], chunk.begin, chunk.end, thread);
+  };
+  const auto count = static_cast<int32_t>(chunks_.size());
+  if (total_ns < kRegionWorthNs) {
+    for (int32_t i = 0; i < count; ++i) run(i, 0);
+  } else {
+    pool_.ParallelFor(count, run);
+  }
+}
+
+void CpuOps::PackProducts() {
+  const auto tiles_of = [this](const MatmulArgs& args) {
+    return (args.m + kernels_.gemm_tile_rows - 1) / kernels_.gemm_tile_rows;
+  };
+  const auto tile_floats = [this](const MatmulArgs& args) {
+    return PaddedCols(args.cols) * kernels_.gemm_tile_rows;
+  };
+  int64_t floats = 0;
+  for (const Product& product : products_) {
+    if (UsesGemm(product.args)) floats += tiles_of(product.args) * tile_floats(product.args);
+  }
+  if (floats == 0) return;
+  float* to = packed_.Get(static_cast<size_t>(floats));
+  const float* const* last_x = nullptr;
+  const float* last_packed = nullptr;
+  for (Product& product : products_) {
+    MatmulArgs& args = product.args;
+    if (!UsesGemm(args)) continue;
+    if (args.x != last_x) {
+      const int32_t tiles = tiles_of(args);
+      ForEach(tiles, static_cast<double>(tile_floats(args)) / 4,
+              [&](int32_t tile, int32_t) { kernels_.pack_x(args.x, args.m, args.cols, tile, to); });
+      last_x = args.x;
+      last_packed = to;
+      to += tiles * tile_floats(args);
+    }
+    args.packed_x = last_packed;
+    product.up.packed_x = last_packed;
+  }
+}
+
+void CpuOps::CutProducts() {
+  chunks_.clear();
+  for (size_t p = 0; p < products_.size(); ++p) {
+    const MatmulArgs& args = products_[p].args;
+    int32_t step = 0;
+    if (UsesGemm(args)) {
+      step = kernels_.gemm_panel_rows(args.cols);
+    } else {
+      // Large enough to stream well, small enough to share the end fairly.
+      const double row_ns = std::max(CostNs(args, 1), 1e-3);
+      const double share = args.rows / (8.0 * pool_.threads());
+      step = static_cast<int32_t>(std::clamp(std::max(kChunkNs / row_ns, share), 4.0, 1e6)) / 4 * 4;
+    }
+    for (int32_t begin = 0; begin < args.rows; begin += step) {
+      chunks_.push_back({static_cast<int32_t>(p), begin, std::min(args.rows, begin + step)});
+    }
+  }
+}
+
+void CpuOps::RunProduct(const Product& product, int32_t begin, int32_t end, int32_t thread) {
+  const auto multiply = [&](const MatmulArgs& args) {
+    if (UsesGemm(args)) {
+      float* scratch =
+          thread_scratch_[static_cast<size_t>(thread)].Get(kernels_.gemm_scratch_floats(args.cols));
+      kernels_.gemm(args, begin, end, scratch);
+    } else {
+      kernels_.gemv(args, begin, end);
+    }
+  };
+  multiply(product.args);
+  if (!product.swiglu) return;
+  multiply(product.up);
+  for (int32_t i = 0; i < product.args.m; ++i) {
+    kernels_.silu_mul(product.args.out[i] + begin, product.up.out[i] + begin, end - begin);
+  }
+}
+
+void CpuOps::Rope(float* x, int32_t heads, int32_t head_dim, int32_t rotary_dim,
+                  std::span<const AttentionRow> rows, const float* cos_sin) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim);
+  const int32_t half = rotary_dim / 2;
+  ForEach(static_cast<int32_t>(rows.size()), heads * rotary_dim / 4.0, [&](int32_t i, int32_t) {
+    const float* cos = cos_sin + int64_t{rows[static_cast<size_t>(i)].position} * rotary_dim;
+    for (int32_t h = 0; h < heads; ++h) {
+      kernels_.rope(x + (int64_t{i} * heads + h) * head_dim, cos, cos + half, half);
+    }
+  });
+}
+
+void CpuOps::StoreKv(const KvLayer& kv, const float* keys, const float* values,
+                     std::span<const AttentionRow> rows) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  const int64_t token_floats = int64_t{kv.kv_heads} * kv.head_dim;
+  const size_t token_bytes = static_cast<size_t>(token_floats) * sizeof(float);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int32_t block = rows[i].block_table[rows[i].position / kv.block_tokens];
+    const int64_t to = block * kv.block_stride + rows[i].position % kv.block_tokens * token_floats;
+    const int64_t from = static_cast<int64_t>(i) * token_floats;
+    std::memcpy(kv.keys + to, keys + from, token_bytes);
+    std::memcpy(kv.values + to, values + from, token_bytes);
+  }
+}
+
+void CpuOps::Attention(const AttentionShape& shape, const KvLayer& kv, const float* q,
+                       std::span<const AttentionRow> rows, float* out) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  CHECK(kv.kv_heads > 0 && shape.heads % kv.kv_heads == 0 && kv.block_tokens > 0);
+  const int32_t queries = shape.heads / kv.kv_heads;
+  const auto m = static_cast<int32_t>(rows.size());
+  double positions = 0;
+  for (const AttentionRow& row : rows) positions += row.position + 1;
+  const double ns_each =
+      m == 0 ? 0 : positions / m * queries * (2.0 * kv.head_dim / kMultiplyAddsPerNs + 1);
+  // Rows of one head follow each other: they read the same keys and values.
+  ForEach(m * kv.kv_heads, ns_each, [&](int32_t task, int32_t thread) {
+    const int32_t kv_head = task / m;
+    const int32_t i = task % m;
+    const AttentionRow& row = rows[static_cast<size_t>(i)];
+    const int64_t first_head = (int64_t{i} * shape.heads + kv_head * queries) * kv.head_dim;
+    AttentionArgs args;
+    args.q = q + first_head;
+    args.out = out + first_head;
+    args.keys = kv.keys + int64_t{kv_head} * kv.head_dim;
+    args.values = kv.values + int64_t{kv_head} * kv.head_dim;
+    args.block_table = row.block_table;
+    args.block_stride = kv.block_stride;
+    args.token_stride = int64_t{kv.kv_heads} * kv.head_dim;
+    args.block_tokens = kv.block_tokens;
+    args.positions = row.position + 1;
+    args.queries = queries;
+    args.head_dim = kv.head_dim;
+    args.scale = shape.scale;
+    const int64_t floats = PaddedCols(args.positions) * queries;
+    kernels_.attention(
+        args, thread_scratch_[static_cast<size_t>(thread)].Get(static_cast<size_t>(floats)));
+  });
+}
+
+void CpuOps::RouteTopK(const float* logits, int32_t m, int32_t experts, int32_t k, bool normalise,
+                       int32_t* ids, float* weights) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  CHECK(k >= 0 && k <= experts);
+  const double ns_each = static_cast<double>(experts) * (k + 1);
+  ForEach(m, ns_each, [&](int32_t i, int32_t thread) {
+    float* p = thread_scratch_[static_cast<size_t>(thread)].Get(static_cast<size_t>(experts));
+    std::copy_n(logits + int64_t{i} * experts, experts, p);
+    kernels_.softmax(p, experts);
+    int32_t* row_ids = ids + int64_t{i} * k;
+    float* row_weights = weights + int64_t{i} * k;
+    SelectTopK(p, experts, k, row_ids);
+    float sum = 0;
+    for (int32_t s = 0; s < k; ++s) {
+      row_weights[s] = p[row_ids[s]];
+      sum += row_weights[s];
+    }
+    if (!normalise) return;
+    for (int32_t s = 0; s < k; ++s) row_weights[s] /= sum;
+  });
+}
+
+void CpuOps::ExpertMlp(std::span<const ExpertJob> jobs, const float* x, float* out) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  parts_.clear();
+  in_rows_.clear();
+  out_rows_.clear();
+  for (const ExpertJob& job : jobs) {
+    size_t next = 0;
+    while (next < job.rows.size()) {
+      if (in_rows_.size() == kPassRowsMax) {
+        RunMlpParts();
+        parts_.clear();
+        in_rows_.clear();
+        out_rows_.clear();
+      }
+      const size_t count = std::min(job.rows.size() - next, kPassRowsMax - in_rows_.size());
+      parts_.push_back(
+          {&job.weights, static_cast<int32_t>(in_rows_.size()), static_cast<int32_t>(count)});
+      for (const ExpertRow& row : job.rows.subspan(next, count)) {
+        in_rows_.push_back(x + int64_t{row.in_row} * job.weights.gate.cols);
+        out_rows_.push_back(out + int64_t{row.out_row} * job.weights.down.rows);
+      }
+      next += count;
+    }
+  }
+  RunMlpParts();
+}
+
+void CpuOps::Mlp(const MlpWeights& weights, const float* x, int32_t m, float* out) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  for (int32_t first = 0; first < m; first += kPassRowsMax) {
+    const int32_t pass_rows = std::min(kPassRowsMax, m - first);
+    parts_.assign(1, {&weights, 0, pass_rows});
+    in_rows_.clear();
+    out_rows_.clear();
+    for (int32_t i = first; i < first + pass_rows; ++i) {
+      in_rows_.push_back(x + int64_t{i} * weights.gate.cols);
+      out_rows_.push_back(out + int64_t{i} * weights.down.rows);
+    }
+    RunMlpParts();
+  }
+}
+
+void CpuOps::RunMlpParts() {
+  int64_t floats = 0;
+  for (const MlpPart& part : parts_) {
+    const MlpWeights& w = *part.weights;
+    CHECK(w.up.rows == w.gate.rows && w.up.cols == w.gate.cols && w.down.cols == w.gate.rows);
+    floats += 2 * PaddedCols(w.gate.rows) * part.m;
+  }
+  float* at = intermediate_.Get(static_cast<size_t>(floats));
+  const size_t rows = in_rows_.size();
+  gate_rows_.resize(rows);
+  up_rows_.resize(rows);
+  down_in_rows_.resize(rows);
+  products_.clear();
+  for (const MlpPart& part : parts_) {
+    const MlpWeights& w = *part.weights;
+    const auto first = static_cast<size_t>(part.first);
+    for (size_t i = first; i < first + static_cast<size_t>(part.m); ++i) {
+      gate_rows_[i] = at;
+      down_in_rows_[i] = at;
+      up_rows_[i] = at + PaddedCols(w.gate.rows);
+      at += 2 * PaddedCols(w.gate.rows);
+    }
+    Product product;
+    product.swiglu = true;
+    product.args = MakeArgs(w.gate, part.m, in_rows_.data() + first, gate_rows_.data() + first);
+    product.up = MakeArgs(w.up, part.m, in_rows_.data() + first, up_rows_.data() + first);
+    products_.push_back(product);
+  }
+  RunProducts();
+
+  products_.clear();
+  for (const MlpPart& part : parts_) {
+    const auto first = static_cast<size_t>(part.first);
+    Product product;
+    product.args = MakeArgs(part.weights->down, part.m, down_in_rows_.data() + first,
+                            out_rows_.data() + first);
+    products_.push_back(product);
+  }
+  RunProducts();
+}
+
+void CpuOps::CombineExperts(const float* expert_out, const float* weights, int32_t m, int32_t k,
+                            int32_t hidden, const float* shared_out, const float* shared_gate,
+                            float* residual) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  ForEach(m, hidden * (k + 2) / 4.0, [&](int32_t i, int32_t) {
+    CombineArgs args;
+    args.expert_out = expert_out + int64_t{i} * k * hidden;
+    args.weights = weights + int64_t{i} * k;
+    if (shared_out != nullptr) args.shared_out = shared_out + int64_t{i} * hidden;
+    if (shared_gate != nullptr) args.shared_gate = shared_gate + i;
+    args.residual = residual + int64_t{i} * hidden;
+    args.k = k;
+    args.hidden = hidden;
+    kernels_.combine(args);
+  });
+}
+
+void CpuOps::Add(float* x, const float* y, int64_t n) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  constexpr int64_t kStep = 16384;
+  ForEach(static_cast<int32_t>((n + kStep - 1) / kStep), kStep / 4.0, [&](int32_t i, int32_t) {
+    kernels_.add(x + i * kStep, y + i * kStep, std::min(kStep, n - i * kStep));
+  });
+}
+
+}  // namespace expertflow::cpu

@@ -1,0 +1,106 @@
+// AVX-512 (F, BW, VL, DQ) back end: a Vec is one register. See scalar.cpp for what each operation
+// has to do.
+#include <immintrin.h>
+
+#include "device/cpu/kernels/make_table.h"
+
+namespace expertflow::cpu {
+namespace {
+
+struct Avx512 {
+  struct Vec {
+    __m512 v;
+  };
+  using Group = __m512;
+
+  static constexpr const char* kName = "avx512";
+  static constexpr int kGroups = 1;
+  static constexpr int kTileRows = 4;
+  static constexpr int kTileCols = 6;
+
+  static float ToFloat(float value) { return value; }
+  static float ToFloat(BF16 value) {
+    return __builtin_bit_cast(float, static_cast<uint32_t>(value.bits) << 16);
+  }
+  static float ToFloat(F16 value) {
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(value.bits)));
+  }
+
+  static Vec Zero() { return {_mm512_setzero_ps()}; }
+  static Vec Set(float value) { return {_mm512_set1_ps(value)}; }
+
+  static Vec Load(const float* from) { return {_mm512_loadu_ps(from)}; }
+  static Vec Load(const BF16* from) {
+    return {Raise(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+  }
+  static Vec Load(const F16* from) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
+  }
+  static Vec LoadPartial(const float* from, int count) {
+    return {_mm512_maskz_loadu_ps(Mask(count), from)};
+  }
+  static Vec LoadPartial(const BF16* from, int count) {
+    return {Raise(_mm256_maskz_loadu_epi16(Mask(count), from))};
+  }
+  static Vec LoadPartial(const F16* from, int count) {
+    return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(Mask(count), from))};
+  }
+  static void Store(float* to, Vec a) { _mm512_storeu_ps(to, a.v); }
+  static void StorePartial(float* to, Vec a, int count) {
+    _mm512_mask_storeu_ps(to, Mask(count), a.v);
+  }
+  static Vec ZeroTail(Vec a, int count) { return {_mm512_maskz_mov_ps(Mask(count), a.v)}; }
+
+  static Vec Fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+  static Vec Add(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+  static Vec Sub(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
+  static Vec Mul(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+  static Vec Div(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
+  static Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
+  static Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+  static Vec ShiftLeft23(Vec a) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 23))};
+  }
+
+  static float Reduce(Vec a) {
+    __m128 quad = Quad(a);
+    quad = _mm_hadd_ps(quad, quad);
+    return _mm_cvtss_f32(_mm_hadd_ps(quad, quad));
+  }
+  static void Reduce4(Vec a, Vec b, Vec c, Vec d, float* out) {
+    const __m128 ab = _mm_hadd_ps(Quad(a), Quad(b));
+    const __m128 cd = _mm_hadd_ps(Quad(c), Quad(d));
+    _mm_storeu_ps(out, _mm_hadd_ps(ab, cd));
+  }
+  static float ReduceMax(Vec a) {
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    const __m128 quad = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 pair = _mm_max_ps(quad, _mm_movehl_ps(quad, quad));
+    return _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+  }
+
+  static Group GroupZero() { return _mm512_setzero_ps(); }
+  static Group GroupLoad(const float* from) { return _mm512_loadu_ps(from); }
+  static void GroupStore(float* to, Group v) { _mm512_storeu_ps(to, v); }
+  static Group GroupFma(Group a, Group b, Group c) { return _mm512_fmadd_ps(a, b, c); }
+  static void StoreGroup(float* to, Vec a, int) { _mm512_storeu_ps(to, a.v); }
+  static Vec FromGroups(const float* first, int) { return Load(first); }
+
+ private:
+  static __mmask16 Mask(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+  static __m512 Raise(__m256i bf16) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));
+  }
+  static __m128 Quad(Vec a) {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  }
+};
+
+}  // namespace
+
+const KernelTable& Avx512Kernels() {
+  return kKernelTable<Avx512>;
+}
+
+}  // namespace expertflow::cpu

@@ -1,0 +1,300 @@
+// Matrix times activations, as templates over a back end (see elementwise.h for the rules).
+//
+// Both paths sum an output in the same order: 16 lanes, each ascending by fused multiply-add, then
+// the tree of B::Reduce. The back end splits the 16 lanes into B::kGroups vectors (two on AVX2);
+// lanes do not meet before the reduction, so the many-row path works on one group at a time, which
+// leaves registers for a larger tile.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cpu/kernels/elementwise.h"
+
+namespace expertflow::cpu {
+
+// M activation rows times R consecutive weight rows.
+template <typename B, typename T, int M, int R>
+inline void DotTile(const T* weight, int64_t cols, const float* const* x, float (*sums)[R]) {
+  using V = typename B::Vec;
+  V acc[M][R];
+#pragma GCC unroll 8
+  for (int i = 0; i < M; ++i) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) acc[i][r] = B::Zero();
+  }
+  int64_t k = 0;
+  for (; k + kLanes <= cols; k += kLanes) {
+    V w[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      // The same place in the next R rows: they are read next.
+      __builtin_prefetch(weight + (r + R) * cols + k);
+      w[r] = B::Load(weight + r * cols + k);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < M; ++i) {
+      const V v = B::Load(x[i] + k);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) acc[i][r] = B::Fma(v, w[r], acc[i][r]);
+    }
+  }
+  if (k < cols) {
+    const int count = static_cast<int>(cols - k);
+    for (int r = 0; r < R; ++r) {
+      const V w = B::LoadPartial(weight + r * cols + k, count);
+      for (int i = 0; i < M; ++i) {
+        acc[i][r] = B::Fma(B::LoadPartial(x[i] + k, count), w, acc[i][r]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < M; ++i) {
+    if constexpr (R == 4) {
+      B::Reduce4(acc[i][0], acc[i][1], acc[i][2], acc[i][3], sums[i]);
+    } else {
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sums[i][r] = B::Reduce(acc[i][r]);
+    }
+  }
+}
+
+template <typename B>
+inline float BiasOf(const MatmulArgs& args, int32_t row) {
+  float bias = 0;
+  if (args.bias == nullptr) return bias;
+  WithElementType<B>(args.bias_dtype, [&](auto type) {
+    bias = B::ToFloat(static_cast<decltype(type)>(args.bias)[row]);
+  });
+  return bias;
+}
+
+template <typename B, typename T, int M, int R>
+inline void GemvTile(const MatmulArgs& args, int32_t first, int32_t row) {
+  float sums[M][R];
+  const T* weight = static_cast<const T*>(args.weight) + static_cast<int64_t>(row) * args.cols;
+  DotTile<B, T, M, R>(weight, args.cols, args.x + first, sums);
+  for (int r = 0; r < R; ++r) {
+    if (args.bias == nullptr) {
+      for (int i = 0; i < M; ++i) args.out[first + i][row + r] = sums[i][r];
+    } else {
+      const float bias = BiasOf<B>(args, row + r);
+      for (int i = 0; i < M; ++i) args.out[first + i][row + r] = sums[i][r] + bias;
+    }
+  }
+}
+
+template <typename B, typename T, int M, int R>
+inline void GemvRows(const MatmulArgs& args, int32_t first, int32_t row_begin, int32_t row_end) {
+  int32_t row = row_begin;
+  for (; row + R <= row_end; row += R) GemvTile<B, T, M, R>(args, first, row);
+  for (; row < row_end; ++row) GemvTile<B, T, M, 1>(args, first, row);
+}
+
+template <typename B, typename T>
+inline void GemvTyped(const MatmulArgs& args, const T* /*weight*/, int32_t row_begin,
+                      int32_t row_end) {
+  // More than six activation rows pass over a few weight rows at a time, which stay in the cache.
+  const int32_t step = args.m > 6 ? 8 : row_end - row_begin;
+  for (int32_t row = row_begin; row < row_end; row += step) {
+    const int32_t end = row_end - row < step ? row_end : row + step;
+    int32_t first = 0;
+    while (first < args.m) {
+      const int32_t left = args.m - first;
+      switch (left) {
+        case 1: GemvRows<B, T, 1, 4>(args, first, row, end); break;
+        case 2: GemvRows<B, T, 2, 2>(args, first, row, end); break;
+        case 3: GemvRows<B, T, 3, 2>(args, first, row, end); break;
+        case 5: GemvRows<B, T, 5, 1>(args, first, row, end); break;
+        case 6: GemvRows<B, T, 6, 1>(args, first, row, end); break;
+        default: GemvRows<B, T, 4, 1>(args, first, row, end); break;
+      }
+      first += left == 5 || left == 6 ? left : (left < 4 ? left : 4);
+    }
+  }
+}
+
+template <typename B>
+void Gemv(const MatmulArgs& args, int32_t row_begin, int32_t row_end) {
+  if (row_begin >= row_end) return;
+  WithElementType<B>(args.weight_dtype, [&](auto type) {
+    GemvTyped<B>(args, static_cast<decltype(type)>(args.weight), row_begin, row_end);
+  });
+}
+
+// ---- Many rows. Packed layouts, with K cut into blocks of kBlockCols columns:
+//   activations [tile][block][group][chunk of 16][B::kTileRows][lanes of a group]
+//   weights     [block][tile][group][chunk of 16][B::kTileCols][lanes of a group]
+
+inline constexpr int32_t kBlockCols = 1024;
+
+template <typename B>
+inline constexpr int32_t kGroupLanes = kLanes / B::kGroups;
+
+template <typename B>
+inline int32_t PaddedCols(int32_t cols) {
+  return (cols + kLanes - 1) / kLanes * kLanes;
+}
+
+template <typename B>
+int32_t GemmPanelRows(int32_t cols) {
+  constexpr int32_t kPanelFloats = 64 * 1024;  // half of a 512 KiB second-level cache
+  constexpr int32_t kStep = 12;                // whole tiles, and whole groups of four for Reduce4
+  static_assert(kStep % B::kTileCols == 0 && kStep % 4 == 0);
+  const int32_t rows = kPanelFloats / PaddedCols<B>(cols) / kStep * kStep;
+  return rows < kStep ? kStep : (rows > 8 * kStep ? 8 * kStep : rows);
+}
+
+template <typename B>
+size_t GemmScratchFloats(int32_t cols) {
+  const size_t rows = static_cast<size_t>(GemmPanelRows<B>(cols));
+  return rows * static_cast<size_t>(PaddedCols<B>(cols)) + rows * B::kTileRows * kLanes;
+}
+
+template <typename B>
+void PackX(const float* const* x, int32_t m, int32_t cols, int32_t tile, float* packed) {
+  using V = typename B::Vec;
+  const int32_t padded = PaddedCols<B>(cols);
+  float* to = packed + static_cast<int64_t>(tile) * B::kTileRows * padded;
+  for (int32_t block = 0; block < padded; block += kBlockCols) {
+    const int32_t block_cols = padded - block < kBlockCols ? padded - block : kBlockCols;
+    const int64_t group_floats = static_cast<int64_t>(block_cols / B::kGroups) * B::kTileRows;
+    for (int i = 0; i < B::kTileRows; ++i) {
+      const int32_t row = tile * B::kTileRows + i;
+      for (int32_t k = 0; k < block_cols; k += kLanes) {
+        V v = B::Zero();
+        if (row < m) {
+          const int32_t left = cols - block - k;
+          v = left >= kLanes ? B::Load(x[row] + block + k)
+                             : B::LoadPartial(x[row] + block + k, left);
+        }
+        float* chunk = to + (k / kLanes * B::kTileRows + i) * kGroupLanes<B>;
+        for (int g = 0; g < B::kGroups; ++g) B::StoreGroup(chunk + g * group_floats, v, g);
+      }
+    }
+    to += static_cast<int64_t>(block_cols) * B::kTileRows;
+  }
+}
+
+// Raises weight rows [row_begin, row_end) to float32; rows up to a whole tile are zero.
+template <typename B, typename T>
+inline void PackPanel(const T* weight, int32_t cols, int32_t row_begin, int32_t row_end,
+                      float* panel) {
+  using V = typename B::Vec;
+  const int32_t padded = PaddedCols<B>(cols);
+  const int32_t tiles = (row_end - row_begin + B::kTileCols - 1) / B::kTileCols;
+  for (int32_t t = 0; t < tiles; ++t) {
+    for (int j = 0; j < B::kTileCols; ++j) {
+      const int32_t row = row_begin + t * B::kTileCols + j;
+      const T* from = weight + static_cast<int64_t>(row) * cols;
+      float* to = panel;
+      for (int32_t block = 0; block < padded; block += kBlockCols) {
+        const int32_t block_cols = padded - block < kBlockCols ? padded - block : kBlockCols;
+        const int64_t group_floats = static_cast<int64_t>(block_cols / B::kGroups) * B::kTileCols;
+        float* tile = to + static_cast<int64_t>(t) * block_cols * B::kTileCols;
+        for (int32_t k = 0; k < block_cols; k += kLanes) {
+          V v = B::Zero();
+          if (row < row_end) {
+            const int32_t left = cols - block - k;
+            v = left >= kLanes ? B::Load(from + block + k) : B::LoadPartial(from + block + k, left);
+          }
+          float* chunk = tile + (k / kLanes * B::kTileCols + j) * kGroupLanes<B>;
+          for (int g = 0; g < B::kGroups; ++g) B::StoreGroup(chunk + g * group_floats, v, g);
+        }
+        to += static_cast<int64_t>(tiles) * block_cols * B::kTileCols;
+      }
+    }
+  }
+}
+
+// One group of lanes of kTileRows x kTileCols outputs over `chunks` chunks of K.
+template <typename B, bool kFirst>
+inline void GemmTile(const float* x, const float* w, int32_t chunks, float* acc_memory) {
+  using G = typename B::Group;
+  constexpr int kRows = B::kTileRows, kCols = B::kTileCols, kWidth = kGroupLanes<B>;
+  G acc[kRows][kCols];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kCols; ++j) {
+      acc[i][j] = kFirst ? B::GroupZero() : B::GroupLoad(acc_memory + (i * kCols + j) * kWidth);
+    }
+  }
+  for (int32_t c = 0; c < chunks; ++c) {
+    G weights[kCols];
+#pragma GCC unroll 8
+    for (int j = 0; j < kCols; ++j) weights[j] = B::GroupLoad(w + j * kWidth);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const G v = B::GroupLoad(x + i * kWidth);
+#pragma GCC unroll 8
+      for (int j = 0; j < kCols; ++j) acc[i][j] = B::GroupFma(v, weights[j], acc[i][j]);
+    }
+    x += kRows * kWidth;
+    w += kCols * kWidth;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kCols; ++j) {
+      B::GroupStore(acc_memory + (i * kCols + j) * kWidth, acc[i][j]);
+    }
+  }
+}
+
+template <typename B>
+void Gemm(const MatmulArgs& args, int32_t row_begin, int32_t row_end, float* scratch) {
+  using V = typename B::Vec;
+  constexpr int kRows = B::kTileRows, kCols = B::kTileCols, kWidth = kGroupLanes<B>;
+  constexpr int kTileFloats = kRows * kCols * kWidth;  // accumulators of one group
+  const int32_t padded = PaddedCols<B>(args.cols);
+  const int32_t tiles = (row_end - row_begin + kCols - 1) / kCols;
+  float* acc = scratch;  // [tile][group][kRows][kCols][lanes of a group]
+  float* panel = scratch + GemmPanelRows<B>(args.cols) * kRows * kLanes;
+  WithElementType<B>(args.weight_dtype, [&](auto type) {
+    PackPanel<B>(static_cast<decltype(type)>(args.weight), args.cols, row_begin, row_end, panel);
+  });
+
+  for (int32_t first = 0; first < args.m; first += kRows) {
+    const float* x = args.packed_x + static_cast<int64_t>(first) * padded;
+    const float* w = panel;
+    for (int32_t block = 0; block < padded; block += kBlockCols) {
+      const int32_t block_cols = padded - block < kBlockCols ? padded - block : kBlockCols;
+      const int32_t chunks = block_cols / kLanes;
+      for (int g = 0; g < B::kGroups; ++g) {
+        const float* group_x = x + static_cast<int64_t>(g) * chunks * kRows * kWidth;
+        for (int32_t t = 0; t < tiles; ++t) {
+          const float* group_w =
+              w + (static_cast<int64_t>(t) * B::kGroups + g) * chunks * kCols * kWidth;
+          float* tile_acc = acc + (t * B::kGroups + g) * kTileFloats;
+          if (block == 0) {
+            GemmTile<B, true>(group_x, group_w, chunks, tile_acc);
+          } else {
+            GemmTile<B, false>(group_x, group_w, chunks, tile_acc);
+          }
+        }
+      }
+      x += static_cast<int64_t>(block_cols) * kRows;
+      w += static_cast<int64_t>(tiles) * block_cols * kCols;
+    }
+
+    const auto lanes = [&](int i, int32_t column) -> V {
+      const float* at =
+          acc + (column / kCols) * B::kGroups * kTileFloats + (i * kCols + column % kCols) * kWidth;
+      return B::FromGroups(at, kTileFloats);
+    };
+    const int32_t columns = row_end - row_begin;
+    for (int i = 0; i < kRows && first + i < args.m; ++i) {
+      float* out = args.out[first + i] + row_begin;
+      int32_t c = 0;
+      for (; c + 4 <= columns; c += 4) {
+        B::Reduce4(lanes(i, c), lanes(i, c + 1), lanes(i, c + 2), lanes(i, c + 3), out + c);
+      }
+      for (; c < columns; ++c) out[c] = B::Reduce(lanes(i, c));
+      if (args.bias != nullptr) {
+        for (c = 0; c < columns; ++c) out[c] += BiasOf<B>(args, row_begin + c);
+      }
+    }
+  }
+}
+
+}  // namespace expertflow::cpu

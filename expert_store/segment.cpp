@@ -239,9 +239,9 @@ const std::string& StoreSegment::name() const {
   return state_->name;
 }
 
-std::span<uint8_t> StoreSegment::memory() {
-  CHECK(!state_->published);
-  return {state_->data(), state_->region.get_size()};
+Status StoreSegment::Fill(const StoreLayout& layout, const StoreFillOptions& options) {
+  CHECK(!state_->published && layout.total_bytes() == state_->region.get_size());
+  return FillStore(layout, state_->object.get_mapping_handle().handle, state_->name, options);
 }
 
 Status StoreSegment::Publish() {

@@ -15,13 +15,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "common/status.h"
 #include "expert_store/layout.h"
+#include "expert_store/store_layout.h"
 #include "expert_store/store_view.h"
+#include "expert_store/store_writer.h"
 
 namespace expertflow {
 
@@ -36,7 +37,7 @@ std::string SegmentName(const std::string& job_id);
 class StoreSegment {
  public:
   // Checks /dev/shm and memory, then creates the segment and commits all of its memory, zeroed:
-  // later writes cannot fail. A stale segment of this name is replaced; one with a live owner is
+  // it cannot run out later. A stale segment of this name is replaced; one with a live owner is
   // kFailedPrecondition.
   static Result<StoreSegment> Create(const SegmentOptions& options, uint64_t total_bytes);
   // Takes over the job's published segment after its owner died. kNotFound when there is none,
@@ -51,8 +52,8 @@ class StoreSegment {
   ~StoreSegment();
 
   const std::string& name() const;
-  // To be filled with FillStore. REQUIRES: not published
-  std::span<uint8_t> memory();
+  // Loads the checkpoint. REQUIRES: not published; created with layout.total_bytes()
+  Status Fill(const StoreLayout& layout, const StoreFillOptions& options);
   // Checks header and index, then lets readers in.
   Status Publish();
   // REQUIRES: published or adopted

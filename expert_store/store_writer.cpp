@@ -24,51 +24,19 @@
 namespace expertflow {
 namespace {
 
-constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
+// Stays in a core's second-level cache between reading, hashing and writing.
+constexpr uint64_t kChunkBytes = uint64_t{512} << 10;
 
-// Where the bytes go. Stage gives memory for a chunk, Commit is called when it is filled.
-class Destination {
- public:
-  virtual ~Destination() = default;
-  virtual std::span<uint8_t> Stage(uint64_t offset, uint64_t bytes,
-                                   std::vector<uint8_t>* scratch) = 0;
-  virtual Status Commit(uint64_t offset, std::span<const uint8_t> bytes) = 0;
-};
-
-class MemoryDestination : public Destination {
- public:
-  explicit MemoryDestination(std::span<uint8_t> memory) : memory_(memory) {}
-  std::span<uint8_t> Stage(uint64_t offset, uint64_t bytes, std::vector<uint8_t>*) override {
-    return memory_.subspan(offset, bytes);
+Status WriteAt(int fd, const std::string& name, uint64_t offset, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FromErrno(errno, "cannot write " + name);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+    offset += static_cast<uint64_t>(n);
   }
-  Status Commit(uint64_t, std::span<const uint8_t>) override { return OkStatus(); }
-
- private:
-  std::span<uint8_t> memory_;
-};
-
-class FileDestination : public Destination {
- public:
-  explicit FileDestination(const AtomicFile* file) : file_(file) {}
-  std::span<uint8_t> Stage(uint64_t, uint64_t bytes, std::vector<uint8_t>* scratch) override {
-    scratch->resize(kChunkBytes);
-    return std::span(*scratch).first(bytes);
-  }
-  Status Commit(uint64_t offset, std::span<const uint8_t> bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t n =
-          ::pwrite(file_->fd(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return FromErrno(errno, "cannot write " + file_->path());
-      bytes = bytes.subspan(static_cast<size_t>(n));
-      offset += static_cast<uint64_t>(n);
-    }
-    return OkStatus();
-  }
-
- private:
-  const AtomicFile* file_;
-};
+  return OkStatus();
+}
 
 // A thread's own descriptors, so that the kernel's read-ahead sees one sequential reader each.
 class Reader {
@@ -113,8 +81,9 @@ class Hasher {
 // Copies all units. Threads take them in order; the first error stops all.
 class Filler {
  public:
-  Filler(const StoreLayout& layout, const StoreFillOptions& options, Destination* destination)
-      : layout_(layout), options_(options), destination_(*destination) {
+  Filler(const StoreLayout& layout, const StoreFillOptions& options, int fd,
+         const std::string& name)
+      : layout_(layout), options_(options), fd_(fd), name_(name) {
     for (const StoreUnit& unit : layout.units()) total_bytes_ += unit.bytes;
     checksums_.resize(layout.units().size());
   }
@@ -156,12 +125,12 @@ class Filler {
   void Work() {
     Reader reader;
     Hasher hasher;
-    std::vector<uint8_t> scratch;
+    std::vector<uint8_t> buffer(kChunkBytes);
     while (!stop_) {
       const size_t i = next_unit_.fetch_add(1);
       if (i >= layout_.units().size()) break;
       hasher.Reset();
-      const Status status = CopyUnit(layout_.units()[i], &reader, &hasher, &scratch);
+      const Status status = CopyUnit(layout_.units()[i], &reader, &hasher, buffer);
       if (!status.ok()) {
         Fail(status);
         break;
@@ -173,7 +142,7 @@ class Filler {
   }
 
   Status CopyUnit(const StoreUnit& unit, Reader* reader, Hasher* hasher,
-                  std::vector<uint8_t>* scratch) {
+                  std::span<uint8_t> buffer) {
     static constexpr uint8_t kZeros[kTensorAlignment] = {};
     uint64_t end = 0;
     for (const StorePiece& piece : unit.pieces) {
@@ -181,11 +150,10 @@ class Filler {
       const uint64_t bytes = piece.source->bytes;
       for (uint64_t from = 0; from < bytes && !stop_;) {
         const uint64_t chunk = std::min(kChunkBytes, bytes - from);
-        const uint64_t offset = unit.offset + piece.offset + from;
-        const auto memory = destination_.Stage(offset, chunk, scratch);
+        const auto memory = buffer.first(chunk);
         RETURN_IF_ERROR(reader->Read(*piece.source, from, memory));
         hasher->Update(memory.data(), memory.size());
-        RETURN_IF_ERROR(destination_.Commit(offset, memory));
+        RETURN_IF_ERROR(WriteAt(fd_, name_, unit.offset + piece.offset + from, memory));
         from += chunk;
         done_bytes_ += chunk;
       }
@@ -196,7 +164,8 @@ class Filler {
 
   const StoreLayout& layout_;
   const StoreFillOptions& options_;
-  Destination& destination_;
+  const int fd_;
+  const std::string& name_;
   uint64_t total_bytes_ = 0;
   std::vector<uint64_t> checksums_;  // each written by the thread that took the unit
   std::atomic<size_t> next_unit_{0};
@@ -279,19 +248,14 @@ std::vector<uint8_t> FinishMetadata(const StoreLayout& layout,
 
 }  // namespace
 
-Status FillStore(const StoreLayout& layout, std::span<uint8_t> memory,
+Status FillStore(const StoreLayout& layout, int fd, const std::string& name,
                  const StoreFillOptions& options) {
-  if (memory.size() < layout.total_bytes()) {
-    return InvalidArgument(fmt::format("the expert store needs {} bytes, the memory has {}",
-                                       layout.total_bytes(), memory.size()));
-  }
-  MemoryDestination destination(memory);
-  Filler filler(layout, options, &destination);
+  Filler filler(layout, options, fd, name);
   RETURN_IF_ERROR(filler.Run());
   const std::vector<uint8_t> metadata = FinishMetadata(layout, filler.checksums());
-  std::memcpy(memory.data(), metadata.data(), offsetof(StoreHeader, state));
-  std::memcpy(memory.data() + kStoreHeaderBytes, metadata.data() + kStoreHeaderBytes,
-              metadata.size() - kStoreHeaderBytes);
+  const std::span<const uint8_t> bytes(metadata);
+  RETURN_IF_ERROR(WriteAt(fd, name, kStoreHeaderBytes, bytes.subspan(kStoreHeaderBytes)));
+  RETURN_IF_ERROR(WriteAt(fd, name, 0, bytes.first(offsetof(StoreHeader, state))));
   filler.ReportEnd();
   return OkStatus();
 }
@@ -304,16 +268,12 @@ Status PackStore(const StoreLayout& layout, const std::string& path,
     return FromErrno(error,
                      fmt::format("cannot write {} ({})", path, FormatBytes(layout.total_bytes())));
   }
-  FileDestination destination(&file);
-  Filler filler(layout, options, &destination);
-  RETURN_IF_ERROR(filler.Run());
-  std::vector<uint8_t> metadata = FinishMetadata(layout, filler.checksums());
+  RETURN_IF_ERROR(FillStore(layout, file.fd(), path, options));
   const auto ready = static_cast<uint32_t>(StoreState::kReady);
-  std::memcpy(metadata.data() + offsetof(StoreHeader, state), &ready, sizeof(ready));
-  RETURN_IF_ERROR(destination.Commit(0, metadata));
-  RETURN_IF_ERROR(file.Commit());
-  filler.ReportEnd();
-  return OkStatus();
+  uint8_t state[sizeof(ready)];
+  std::memcpy(state, &ready, sizeof(ready));
+  RETURN_IF_ERROR(WriteAt(file.fd(), path, offsetof(StoreHeader, state), state));
+  return file.Commit();
 }
 
 }  // namespace expertflow

@@ -1,11 +1,11 @@
-// Fills a store from a checkpoint: several threads read the files in large pieces, straight into
-// the segment or through a buffer into a packed file, and checksum the bytes in the same pass.
+// Fills a store from a checkpoint: several threads read the files in order, checksum the bytes
+// while they are in the cache, and write them to the segment or the packed file. Writing through
+// the descriptor spares the page faults and the zeroing that writing through a mapping costs.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 
 #include "common/status.h"
@@ -21,9 +21,10 @@ struct StoreFillOptions {
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// Writes everything but the header's state and owner. A file that shrank is an error.
-// REQUIRES: `memory` is zero, page aligned, and has layout.total_bytes()
-Status FillStore(const StoreLayout& layout, std::span<uint8_t> memory,
+// Writes everything but the header's state and owner; what lies between the tensors stays as it is.
+// A checkpoint file that shrank is an error. `name` is for messages.
+// REQUIRES: `fd` has layout.total_bytes(), all zero apart from state and owner
+Status FillStore(const StoreLayout& layout, int fd, const std::string& name,
                  const StoreFillOptions& options);
 
 // Writes a packed store file, which appears only when it is complete. A full disk is

@@ -76,7 +76,7 @@ class SegmentTest : public testing::StoreFixture {
   }
   StoreSegment MustPublish(const SegmentOptions& options) {
     StoreSegment segment = MustCreate(options);
-    const Status filled = FillStore(*layout_, segment.memory(), {});
+    const Status filled = segment.Fill(*layout_, {});
     EXPECT_TRUE(filled.ok()) << filled.ToString();
     const Status published = segment.Publish();
     EXPECT_TRUE(published.ok()) << published.ToString();
@@ -114,7 +114,7 @@ TEST_F(SegmentTest, ReadersGetInOnlyWhenItIsPublished) {
   StoreDescriptor descriptor{.name = segment.name()};
   EXPECT_EQ(StoreView::Attach(descriptor).status().code(), StatusCode::kUnavailable);
   EXPECT_FALSE(segment.Publish().ok());  // nothing in it yet
-  ASSERT_TRUE(FillStore(*layout_, segment.memory(), {}).ok());
+  ASSERT_TRUE(segment.Fill(*layout_, {}).ok());
   EXPECT_EQ(StoreView::Attach(descriptor).status().code(), StatusCode::kUnavailable);
   ASSERT_TRUE(segment.Publish().ok());
 

@@ -20,7 +20,11 @@ class StoreIndexTest : public testing::StoreFixture {
   void SetUp() override {
     StoreFixture::SetUp();
     pages_.resize(layout_->total_bytes() / kStorePageBytes);
-    ASSERT_TRUE(FillStore(*layout_, Bytes(), {}).ok());
+    const testing::TemporaryFolder folder;
+    ASSERT_TRUE(PackStore(*layout_, folder.File("s"), {}).ok());
+    const auto file = MappedFile::Open(folder.File("s"));
+    ASSERT_EQ(file->bytes().size(), Bytes().size());
+    std::memcpy(Bytes().data(), file->bytes().data(), Bytes().size());
     ASSERT_TRUE(ParseStore(Bytes(), "s").ok());
   }
 

@@ -242,10 +242,5 @@ TEST_F(StoreTest, AFullDiskIsNamedAndLeavesNothing) {
   EXPECT_EQ(result, 0);
 }
 
-TEST_F(StoreTest, TooLittleMemoryToFillIsRefused) {
-  std::vector<uint8_t> memory(100);
-  EXPECT_FALSE(FillStore(*layout_, memory, {}).ok());
-}
-
 }  // namespace
 }  // namespace expertflow

@@ -1,0 +1,451 @@
+#include "worker/cache/expert_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "common/check.h"
+
+namespace expertflow {
+namespace {
+
+constexpr uint32_t kOne = 1u << 16;  // Q16
+// 2^(-1/h) for half-lives of 3, 10 and 80 steps, Q32; their weights in the mix, in 1/256. Chosen by
+// replay of a recorded trace of gpt-oss-20b at residency .15 to .40, batch 1 and 4.
+constexpr std::array<uint64_t, 3> kDecayQ32 = {3408881945u, 4007354450u, 4257918117u};
+constexpr std::array<uint32_t, 3> kMix = {64, 128, 64};
+constexpr uint32_t kRateFloor = kOne / 4096;
+constexpr uint64_t kDistanceUnit = 1024;
+// Beyond this many steps without a use a rate counts as zero.
+constexpr uint32_t kDecayTableSize = 1024;
+
+struct DecayTables {
+  uint32_t q16[3][kDecayTableSize];
+};
+
+constexpr DecayTables MakeDecayTables() {
+  DecayTables tables{};
+  for (int r = 0; r < 3; ++r) {
+    uint64_t decay = uint64_t{1} << 32;
+    for (uint32_t n = 0; n < kDecayTableSize; ++n) {
+      tables.q16[r][n] = static_cast<uint32_t>(decay >> 16);
+      decay = static_cast<uint64_t>((static_cast<unsigned __int128>(decay) * kDecayQ32[r]) >> 32);
+    }
+  }
+  return tables;
+}
+constexpr DecayTables kDecay = MakeDecayTables();
+
+uint32_t Decayed(uint32_t rate, int index, uint32_t steps) {
+  if (steps >= kDecayTableSize) return 0;
+  return static_cast<uint32_t>((uint64_t{rate} * kDecay.q16[index][steps]) >> 16);
+}
+
+std::string Name(ExpertKey key) {
+  return "layer " + std::to_string(key.layer.value) + " expert " + std::to_string(key.expert.value);
+}
+
+}  // namespace
+
+ExpertCache::ExpertCache(ExpertCacheOptions options) : options_(std::move(options)) {
+  CHECK(options_.slots >= 0);
+  size_t total = 0;
+  int32_t widest = 0;
+  for (int32_t experts : options_.experts) {
+    layer_base_.push_back(total);
+    layer_order_.push_back(experts > 0 ? moe_layers_++ : -1);
+    total += static_cast<size_t>(experts);
+    widest = std::max(widest, experts);
+  }
+  CHECK(options_.block_bytes.size() == total);
+  layer_steps_.assign(options_.experts.size(), 0);
+  records_.resize(total);
+  slots_.resize(static_cast<size_t>(options_.slots));
+  decisions_.reserve(static_cast<size_t>(widest));
+  wrong_.reserve(static_cast<size_t>(widest));
+  miss_order_.reserve(static_cast<size_t>(widest));
+  miss_rank_.reserve(static_cast<size_t>(widest));
+  candidates_.reserve(slots_.size());
+  stats_.thrashing = options_.slots < options_.top_k * moe_layers_;
+}
+
+size_t ExpertCache::Index(ExpertKey key) const {
+  CHECK(key.layer.valid() && key.layer.index() < layer_base_.size());
+  CHECK(key.expert.valid() && key.expert.value < options_.experts[key.layer.index()]);
+  return layer_base_[key.layer.index()] + key.expert.index();
+}
+
+int32_t ExpertCache::LayerDistance(LayerId layer) const {
+  const int32_t now = layer_.valid() ? layer_order_[layer_.index()] : moe_layers_ - 1;
+  const int32_t d = layer_order_[layer.index()] - now;
+  return d > 0 ? d : d + moe_layers_;
+}
+
+uint32_t ExpertCache::Rate(const Record& record, uint32_t layer_step) const {
+  uint32_t mixed = 0;
+  for (int r = 0; r < kRates; ++r) {
+    mixed += kMix[r] * Decayed(record.rates[r], r, layer_step - record.updated);
+  }
+  return std::max(mixed / 256, kRateFloor);
+}
+
+uint64_t ExpertCache::Distance(ExpertKey key, uint32_t prediction_ppm) const {
+  const Record& record = records_[Index(key)];
+  const uint64_t rate = std::min(Rate(record, layer_steps_[key.layer.index()]), kOne);
+  const uint64_t next = prediction_ppm > 0 ? uint64_t{prediction_ppm} * kOne / 1'000'000 : rate;
+  const auto layers = static_cast<uint64_t>(LayerDistance(key.layer));
+  return kDistanceUnit * layers / static_cast<uint64_t>(moe_layers_) +
+         kDistanceUnit * (kOne - std::min<uint64_t>(next, kOne)) / rate;
+}
+
+ExpertCache::Rank ExpertCache::RankOf(ExpertKey key, uint32_t prediction_ppm) const {
+  const Record& record = records_[Index(key)];
+  const bool recent = record.last_use > 0 && layer_steps_[key.layer.index()] - record.updated <= 1;
+  const bool high = prediction_ppm >= options_.high_probability_ppm ||
+                    (recent && record.rows >= options_.shared_rows);
+  return {!high, Distance(key, prediction_ppm)};
+}
+
+void ExpertCache::Touch(Record& record, uint32_t layer_step, int32_t rows) {
+  for (int r = 0; r < kRates; ++r) {
+    const uint32_t kept = Decayed(record.rates[r], r, layer_step - record.updated);
+    record.rates[r] = kept + (kOne - kDecay.q16[r][1]);
+  }
+  record.updated = layer_step;
+  record.rows = rows;
+  record.last_use = event_;
+}
+
+bool ExpertCache::LeavesLater(const Candidate& a, const Candidate& b) {
+  if (a.rank != b.rank) return a.rank < b.rank;
+  if (a.last_use != b.last_use) return a.last_use > b.last_use;
+  return a.slot > b.slot;
+}
+
+void ExpertCache::CollectCandidates() {
+  if (candidates_valid_) return;
+  candidates_.clear();
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const Slot& slot = slots_[s];
+    if (slot.state != SlotState::kReady || slot.pins > 0) continue;
+    const Record& record = records_[Index(slot.key)];
+    candidates_.push_back(
+        {RankOf(slot.key, record.prediction_ppm), record.last_use, static_cast<int32_t>(s)});
+  }
+  std::make_heap(candidates_.begin(), candidates_.end(), LeavesLater);
+  candidates_valid_ = true;
+}
+
+SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, bool for_prefetch,
+                           ExpertKey* victim) {
+  *victim = ExpertKey{};
+  int32_t chosen = -1;
+  if (slots_used_ < options_.slots) {
+    chosen = first_free_hint_;
+    while (slots_[static_cast<size_t>(chosen)].state != SlotState::kFree) ++chosen;
+    first_free_hint_ = chosen + 1;
+  } else if (may_evict) {
+    CollectCandidates();
+    while (!candidates_.empty()) {
+      Candidate worst = candidates_.front();
+      Slot& slot = slots_[static_cast<size_t>(worst.slot)];
+      const bool evictable = slot.state == SlotState::kReady && slot.pins == 0;
+      const Rank rank =
+          evictable ? RankOf(slot.key, records_[Index(slot.key)].prediction_ppm) : Rank{};
+      if (evictable && rank == worst.rank && !(rank > newcomer)) break;
+      std::pop_heap(candidates_.begin(), candidates_.end(), LeavesLater);
+      if (evictable && rank != worst.rank) {
+        candidates_.back().rank = rank;
+        std::push_heap(candidates_.begin(), candidates_.end(), LeavesLater);
+        continue;
+      }
+      candidates_.pop_back();
+      if (!evictable) continue;
+      chosen = worst.slot;
+      *victim = slot.key;
+      ++stats_.evictions;
+      Record& left = records_[Index(slot.key)];
+      if (for_prefetch) left.regret_step = layer_steps_[slot.key.layer.index()] + 1;
+      if (slot.speculative) stats_.bytes_wasted += options_.block_bytes[Index(slot.key)];
+      --slots_ready_;
+      Release(slot);
+      break;
+    }
+  }
+  if (chosen < 0) return {};
+  Slot& slot = slots_[static_cast<size_t>(chosen)];
+  CHECK(slot.state == SlotState::kFree);
+  slot.key = key;
+  slot.state = SlotState::kLoading;
+  slot.pins = 0;
+  slot.speculative = for_prefetch;
+  ++slot.generation;
+  ++slots_used_;
+  records_[Index(key)].slot = chosen;
+  return {SlotId(chosen), slot.generation};
+}
+
+void ExpertCache::Release(Slot& slot) {
+  records_[Index(slot.key)].slot = -1;
+  slot.key = {};
+  slot.state = SlotState::kFree;
+  slot.pins = 0;
+  slot.speculative = false;
+  --slots_used_;
+  first_free_hint_ = std::min(first_free_hint_, static_cast<int32_t>(&slot - slots_.data()));
+}
+
+std::span<const SlotRef> ExpertCache::WrongPrefetches(LayerId layer,
+                                                      std::span<const LayerDemand> demands) {
+  wrong_.clear();
+  const bool decodes = std::any_of(demands.begin(), demands.end(),
+                                   [](const LayerDemand& d) { return d.decode_rows > 0; });
+  if (!decodes) return wrong_;
+  size_t next = 0;
+  for (int32_t e = 0; e < options_.experts[layer.index()]; ++e) {
+    while (next < demands.size() && demands[next].expert.value < e) ++next;
+    if (next < demands.size() && demands[next].expert.value == e) continue;
+    const int32_t s = records_[layer_base_[layer.index()] + static_cast<size_t>(e)].slot;
+    if (s < 0) continue;
+    const Slot& slot = slots_[static_cast<size_t>(s)];
+    if (slot.state == SlotState::kLoading && slot.speculative) {
+      wrong_.push_back({SlotId(s), slot.generation});
+    }
+  }
+  return wrong_;
+}
+
+std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
+                                                        std::span<const LayerDemand> demands) {
+  CHECK(!event_open_);
+  CHECK(layer.valid() && layer.index() < layer_base_.size() && layer_order_[layer.index()] >= 0);
+  event_open_ = true;
+  layer_ = layer;
+  ++event_;
+  candidates_valid_ = false;
+  decisions_.clear();
+  miss_order_.clear();
+  miss_rank_.clear();
+  Fold(uint64_t{1} << 56 | static_cast<uint64_t>(layer.value));
+
+  uint64_t decode_demand = 0;
+  for (const LayerDemand& demand : demands) decode_demand += demand.decode_rows > 0 ? 1 : 0;
+  const bool decodes = decode_demand > 0;
+  uint32_t& step = layer_steps_[layer.index()];
+  if (decodes) {
+    ++step;
+    CountStep(layer, decode_demand);
+    const size_t base = layer_base_[layer.index()];
+    const auto count = static_cast<size_t>(options_.experts[layer.index()]);
+    for (size_t e = base; e < base + count; ++e) records_[e].prediction_ppm = 0;
+  }
+
+  int32_t previous = -1;
+  for (const LayerDemand& demand : demands) {
+    CHECK(demand.expert.value > previous);
+    previous = demand.expert.value;
+    const ExpertKey key{layer, demand.expert};
+    Record& record = records_[Index(key)];
+    const bool regretted = record.regret_step == step && decodes && demand.decode_rows > 0;
+    if (demand.decode_rows > 0) Touch(record, step, demand.decode_rows);
+    DemandDecision decision;
+    decision.key = key;
+    if (record.slot >= 0) {
+      Slot& slot = slots_[static_cast<size_t>(record.slot)];
+      const bool ready = slot.state == SlotState::kReady;
+      decision.outcome = ready ? DemandOutcome::kHit : DemandOutcome::kLateHit;
+      decision.slot = {SlotId(record.slot), slot.generation};
+      ++slot.pins;
+      ++(ready ? stats_.hits : stats_.late_hits);
+      if (slot.speculative) {
+        slot.speculative = false;
+        ++(ready ? stats_.prefetch_hits : stats_.prefetch_late_hits);
+        stats_.bytes_prefetch_used += options_.block_bytes[Index(key)];
+      }
+    } else {
+      ++stats_.misses;
+      stats_.bytes_demand += options_.block_bytes[Index(key)];
+      if (regretted) {
+        ++stats_.prefetch_regrets;
+        stats_.bytes_regret += options_.block_bytes[Index(key)];
+      }
+      miss_order_.push_back(static_cast<int32_t>(decisions_.size()));
+    }
+    decisions_.push_back(decision);
+  }
+
+  // Misses take slots in the order of their own expected next use, prompt-only ones last.
+  for (int32_t i : miss_order_) miss_rank_.push_back(RankOf(decisions_[i].key, 0));
+  std::vector<int32_t>& order = miss_order_;
+  const auto place = [&](size_t from, bool prefill_only) {
+    for (size_t n = from; n < order.size(); ++n) {
+      const auto i = static_cast<size_t>(order[n]);
+      DemandDecision& decision = decisions_[i];
+      if ((demands[i].decode_rows == 0) != prefill_only) continue;
+      decision.slot = Claim(decision.key, miss_rank_[n], !prefill_only, false, &decision.victim);
+      if (decision.slot.valid()) {
+        decision.outcome = DemandOutcome::kLoad;
+        ++slots_[decision.slot.slot.index()].pins;
+      } else {
+        ++stats_.bypasses;
+      }
+    }
+  };
+  for (size_t a = 1; a < order.size(); ++a) {  // insertion sort: short, stable, no allocation
+    for (size_t b = a; b > 0 && miss_rank_[b] < miss_rank_[b - 1]; --b) {
+      std::swap(miss_rank_[b], miss_rank_[b - 1]);
+      std::swap(order[b], order[b - 1]);
+    }
+  }
+  place(0, false);
+  place(0, true);
+
+  for (const DemandDecision& d : decisions_) {
+    Fold(static_cast<uint64_t>(d.key.expert.value) << 40 | static_cast<uint64_t>(d.outcome) << 32 |
+         static_cast<uint32_t>(d.slot.slot.value));
+  }
+  return decisions_;
+}
+
+void ExpertCache::CountStep(LayerId layer, uint64_t demand) {
+  pass_demand_ += demand;
+  if (layer_order_[layer.index()] != moe_layers_ - 1) return;
+  stats_.demand_per_step = pass_demand_;
+  pass_demand_ = 0;
+  const auto slots = static_cast<uint64_t>(options_.slots);
+  stats_.thrashing =
+      options_.slots < options_.top_k * moe_layers_ || slots < stats_.demand_per_step;
+}
+
+void ExpertCache::EndLayer() {
+  CHECK(event_open_);
+  event_open_ = false;
+  candidates_valid_ = false;
+  for (const DemandDecision& decision : decisions_) {
+    if (!decision.slot.valid()) continue;
+    Slot& slot = slots_[decision.slot.slot.index()];
+    // A failed load took the pin with it.
+    if (slot.generation == decision.slot.generation && slot.pins > 0) --slot.pins;
+  }
+  Fold(uint64_t{2} << 56);
+}
+
+PrefetchDecision ExpertCache::TryPrefetch(ExpertKey key, uint32_t probability_ppm) {
+  PrefetchDecision decision;
+  Record& record = records_[Index(key)];
+  if (record.slot < 0) {
+    decision.slot =
+        Claim(key, RankOf(key, std::max(probability_ppm, 1u)), true, true, &decision.victim);
+  }
+  if (decision.slot.valid()) {
+    record.prediction_ppm = std::max(probability_ppm, 1u);
+    ++stats_.prefetches;
+  } else {
+    ++stats_.prefetch_refusals;
+  }
+  Fold(uint64_t{3} << 56 | Index(key) << 32 | static_cast<uint32_t>(decision.slot.slot.value));
+  return decision;
+}
+
+void ExpertCache::NotePrediction(ExpertKey key, uint32_t probability_ppm) {
+  records_[Index(key)].prediction_ppm = std::max(probability_ppm, 1u);
+  Fold(uint64_t{4} << 56 | Index(key) << 32 | probability_ppm);
+}
+
+ExpertCache::Slot& ExpertCache::Get(SlotRef ref) {
+  CHECK(ref.valid() && ref.slot.value < options_.slots);
+  Slot& slot = slots_[ref.slot.index()];
+  CHECK(slot.generation == ref.generation && slot.state == SlotState::kLoading);
+  return slot;
+}
+
+void ExpertCache::OnLoaded(SlotRef ref) {
+  Slot& slot = Get(ref);
+  slot.state = SlotState::kReady;
+  ++slots_ready_;
+  if (slot.speculative) stats_.bytes_prefetch += options_.block_bytes[Index(slot.key)];
+  Fold(uint64_t{5} << 56 | static_cast<uint64_t>(ref.slot.value));
+}
+
+void ExpertCache::OnLoadFailed(SlotRef ref) {
+  ++stats_.load_failures;
+  Release(Get(ref));
+  Fold(uint64_t{6} << 56 | static_cast<uint64_t>(ref.slot.value));
+}
+
+void ExpertCache::OnPrefetchCancelled(SlotRef ref, uint64_t arrived_bytes) {
+  Slot& slot = Get(ref);
+  CHECK(slot.speculative && slot.pins == 0);
+  ++stats_.prefetch_cancelled;
+  stats_.bytes_prefetch += arrived_bytes;
+  stats_.bytes_wasted += arrived_bytes;
+  Release(slot);
+  Fold(uint64_t{7} << 56 | static_cast<uint64_t>(ref.slot.value));
+}
+
+SlotState ExpertCache::StateOf(ExpertKey key) const {
+  const int32_t s = records_[Index(key)].slot;
+  return s < 0 ? SlotState::kFree : slots_[static_cast<size_t>(s)].state;
+}
+
+SlotRef ExpertCache::SlotOf(ExpertKey key) const {
+  const int32_t s = records_[Index(key)].slot;
+  return s < 0 ? SlotRef{} : SlotRef{SlotId(s), slots_[static_cast<size_t>(s)].generation};
+}
+
+bool ExpertCache::IsSpeculative(SlotRef ref) const {
+  CHECK(ref.valid() && ref.slot.value < options_.slots);
+  const Slot& slot = slots_[ref.slot.index()];
+  CHECK(slot.generation == ref.generation && slot.state != SlotState::kFree);
+  return slot.speculative;
+}
+
+void ExpertCache::Fold(uint64_t value) {
+  for (int i = 0; i < 8; ++i) {
+    digest_ = (digest_ ^ (value & 0xff)) * 1099511628211u;
+    value >>= 8;
+  }
+}
+
+Status ExpertCache::CheckInvariants() const {
+  int32_t used = 0;
+  int32_t ready = 0;
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    const Slot& slot = slots_[s];
+    const std::string where = "slot " + std::to_string(s) + ": ";
+    if (slot.state == SlotState::kFree) {
+      if (slot.key.layer.valid() || slot.pins != 0 || slot.speculative) {
+        return Internal(where + "free, but still has an owner");
+      }
+      if (static_cast<int32_t>(s) < first_free_hint_) return Internal(where + "free, but hidden");
+      continue;
+    }
+    ++used;
+    ready += slot.state == SlotState::kReady ? 1 : 0;
+    if (records_[Index(slot.key)].slot != static_cast<int32_t>(s)) {
+      return Internal(where + Name(slot.key) + " does not point back");
+    }
+    if (slot.pins < 0) return Internal(where + "negative pins");
+    if (slot.pins > (event_open_ ? 1 : 0)) return Internal(where + "pinned outside its event");
+    if (slot.pins > 0 && slot.speculative) return Internal(where + "used, but speculative");
+  }
+  if (used != slots_used_ || ready != slots_ready_) return Internal("slot counts are off");
+  size_t present = 0;
+  for (const Record& record : records_) present += record.slot >= 0 ? 1 : 0;
+  if (present != static_cast<size_t>(used)) return Internal("two experts claim one slot");
+  if (event_open_) {
+    for (const DemandDecision& d : decisions_) {
+      if (!d.slot.valid()) continue;
+      const Slot& slot = slots_[d.slot.slot.index()];
+      if (slot.generation == d.slot.generation && slot.state != SlotState::kFree &&
+          (slot.key != d.key || slot.pins != 1)) {
+        return Internal(Name(d.key) + " is in use, but not pinned in its slot");
+      }
+    }
+  }
+  if (stats_.bytes_wasted > stats_.bytes_prefetch) return Internal("more wasted than prefetched");
+  return OkStatus();
+}
+
+}  // namespace expertflow

@@ -1,0 +1,216 @@
+// The two-level expert cache of one device: which expert is in which slot, what to load and what to
+// evict. A pure policy (ARCHITECTURE 2): events in, decisions out; the driver (worker/
+// cached_executor.h) moves the bytes and reports back. The simulator links the same archive.
+//
+// Slots go kFree -> kLoading -> kReady -> kFree; a slot is pinned while an event uses it, and a
+// loading or pinned slot is never a victim. Capacity is hard: the victim leaves before the newcomer
+// enters, and a miss without an acceptable victim is an ordinary answer (kBypass: the expert goes
+// through a streaming buffer).
+//
+// An event is one (step, layer). Victims come from the low level first; within a level the expert
+// with the largest expected distance to its next use goes, counted in steps:
+//     d / L + (1 - p) / F
+// with d the layers until its layer comes again, L the MoE layers, p the probability that it is
+// used then (a prediction if there is one, else F) and F its use rate per step, a mix of decayed
+// rates (PREDICTION 1). A miss is admitted only over a victim that is expected later than itself.
+//
+// Single-threaded: the driver serialises all calls.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/ids.h"
+#include "common/status.h"
+
+namespace expertflow {
+
+enum class SlotState : uint8_t { kFree, kLoading, kReady };
+
+// A slot and which load of it is meant: a report about an earlier occupant is detected.
+struct SlotRef {
+  SlotId slot;
+  uint32_t generation = 0;
+  bool valid() const { return slot.valid(); }
+  friend bool operator==(const SlotRef&, const SlotRef&) = default;
+};
+
+struct ExpertCacheOptions {
+  std::vector<int32_t> experts;       // per layer of the model; 0: no MoE in this layer
+  std::vector<uint64_t> block_bytes;  // per expert, layer by layer
+  int32_t top_k = 0;
+  int32_t slots = 0;
+  // An expert used by this many decode rows of one event is shared: high level.
+  int32_t shared_rows = 4;
+  // A prediction at least this likely keeps an expert in the high level until its layer comes.
+  uint32_t high_probability_ppm = 500'000;
+};
+
+struct LayerDemand {
+  ExpertId expert;
+  int32_t decode_rows = 0;
+  int32_t prefill_rows = 0;
+};
+
+enum class DemandOutcome : uint8_t {
+  kHit,      // ready in `slot`
+  kLateHit,  // on its way into `slot`
+  kLoad,     // load it into `slot`, which is reserved (state kLoading)
+  kBypass,   // no slot: use a streaming buffer
+};
+
+struct DemandDecision {
+  ExpertKey key;
+  DemandOutcome outcome = DemandOutcome::kBypass;
+  SlotRef slot;
+  ExpertKey victim;  // kLoad: who left the slot; not valid when it was free
+};
+
+struct PrefetchDecision {
+  SlotRef slot;  // not valid: refused
+  ExpertKey victim;
+};
+
+struct ExpertCacheStats {
+  uint64_t hits = 0;  // uses: distinct experts of an event
+  uint64_t late_hits = 0;
+  uint64_t misses = 0;    // loads and bypasses
+  uint64_t bypasses = 0;  // part of misses
+  uint64_t evictions = 0;
+  uint64_t load_failures = 0;
+  uint64_t prefetches = 0;          // accepted
+  uint64_t prefetch_refusals = 0;   // no slot worth giving
+  uint64_t prefetch_hits = 0;       // first use found it ready
+  uint64_t prefetch_late_hits = 0;  // first use found it on its way
+  uint64_t prefetch_cancelled = 0;
+  uint64_t prefetch_regrets = 0;  // a victim of a prefetch was missed one step later
+  uint64_t bytes_demand = 0;      // asked for by misses
+  uint64_t bytes_prefetch = 0;    // arrived by prefetch, cancelled ones as far as they came
+  uint64_t bytes_wasted = 0;      // part of bytes_prefetch that left without being used
+  uint64_t bytes_regret = 0;
+  uint64_t bytes_prefetch_used = 0;  // blocks whose first use was a (late) hit
+  // Distinct experts that decode rows used in the latest full pass over the layers.
+  uint64_t demand_per_step = 0;
+  // Fewer slots than one token needs, or than the latest pass used: the working set does not fit,
+  // a stable part of it is kept (FIELD 22).
+  bool thrashing = false;
+};
+
+class ExpertCache {
+ public:
+  // REQUIRES: block_bytes has one entry per expert; slots >= 0
+  explicit ExpertCache(ExpertCacheOptions options);
+
+  // Loads under way for `layer` that nobody in `demands` needs: cancel these before BeginLayer().
+  // Valid until the next call of this function. Empty when no decode row is in the event.
+  std::span<const SlotRef> WrongPrefetches(LayerId layer, std::span<const LayerDemand> demands);
+
+  // Decides for each demanded expert and pins what has a slot until EndLayer(). The result is in
+  // the order of `demands` and valid until the next BeginLayer(). Experts that only prefill rows
+  // want never evict (FIELD 23). REQUIRES: demands ascending by expert, distinct; no event open
+  std::span<const DemandDecision> BeginLayer(LayerId layer, std::span<const LayerDemand> demands);
+  void EndLayer();
+
+  // `key` will be used with this probability when its layer comes next. Refused when it is here
+  // already, when its expected use is later than that of every possible victim, or without a slot.
+  PrefetchDecision TryPrefetch(ExpertKey key, uint32_t probability_ppm);
+  // The same forecast for an expert that is resident: protects it, loads nothing.
+  void NotePrediction(ExpertKey key, uint32_t probability_ppm);
+
+  void OnLoaded(SlotRef slot);
+  // The driver refused or could not finish a load; pins on it are void. The slot is free again.
+  void OnLoadFailed(SlotRef slot);
+  // REQUIRES: a prefetch that no event has asked for. `arrived_bytes`: what was copied in vain.
+  void OnPrefetchCancelled(SlotRef slot, uint64_t arrived_bytes);
+
+  // Resident or on its way: its slot's state; kFree when absent.
+  SlotState StateOf(ExpertKey key) const;
+  SlotRef SlotOf(ExpertKey key) const;
+  // A prefetch that no event has asked for so far. REQUIRES: the slot still holds this load
+  bool IsSpeculative(SlotRef slot) const;
+  ExpertKey KeyOf(SlotId slot) const { return slots_[slot.index()].key; }
+  uint64_t BlockBytes(ExpertKey key) const { return options_.block_bytes[Index(key)]; }
+  int32_t slots() const { return options_.slots; }
+  int32_t slots_used() const { return slots_used_; }
+  bool AllResident() const { return slots_ready_ == static_cast<int32_t>(records_.size()); }
+  // MoE layers from the current event's layer until `layer` comes: 1..L.
+  int32_t LayerDistance(LayerId layer) const;
+  const ExpertCacheStats& stats() const { return stats_; }
+
+  Status CheckInvariants() const;
+  // Folds every event and decision so far.
+  uint64_t digest() const { return digest_; }
+
+ private:
+  static constexpr int kRates = 3;  // half-lives of the decayed use rates, see the source file
+
+  struct Record {  // one expert
+    int32_t slot = -1;
+    uint32_t rates[kRates] = {};  // Q16, as of `updated`
+    uint32_t updated = 0;         // its layer's step count
+    uint32_t prediction_ppm = 0;  // for the next event of its layer; 0: none
+    int32_t rows = 0;             // decode rows at its latest use
+    uint64_t last_use = 0;        // event number
+    uint32_t regret_step = 0;     // layer step at which missing it is a prefetch's fault
+  };
+  struct Slot {
+    ExpertKey key;
+    SlotState state = SlotState::kFree;
+    int32_t pins = 0;
+    uint32_t generation = 0;
+    bool speculative = false;  // prefetched, no use yet
+  };
+  struct Rank {  // larger: leaves first
+    bool low = true;
+    uint64_t distance = 0;  // 1/1024 steps
+    friend auto operator<=>(const Rank&, const Rank&) = default;
+  };
+  struct Candidate {
+    Rank rank;
+    uint64_t last_use = 0;
+    int32_t slot = 0;
+  };
+
+  static bool LeavesLater(const Candidate& a, const Candidate& b);
+  size_t Index(ExpertKey key) const;
+  uint32_t Rate(const Record& record, uint32_t layer_step) const;
+  uint64_t Distance(ExpertKey key, uint32_t prediction_ppm) const;
+  Rank RankOf(ExpertKey key, uint32_t prediction_ppm) const;
+  void Touch(Record& record, uint32_t layer_step, int32_t rows);
+  void CollectCandidates();
+  // Takes the lowest free slot, or the worst candidate if it ranks after `newcomer`.
+  SlotRef Claim(ExpertKey key, const Rank& newcomer, bool may_evict, bool for_prefetch,
+                ExpertKey* victim);
+  void Release(Slot& slot);
+  void CountStep(LayerId layer, uint64_t demand);
+  Slot& Get(SlotRef ref);
+  void Fold(uint64_t value);
+
+  ExpertCacheOptions options_;
+  std::vector<size_t> layer_base_;     // first record of a layer
+  std::vector<int32_t> layer_order_;   // position among the MoE layers; -1: none
+  std::vector<uint32_t> layer_steps_;  // events with decode rows so far
+  int32_t moe_layers_ = 0;
+  std::vector<Record> records_;
+  std::vector<Slot> slots_;
+  int32_t slots_used_ = 0;
+  int32_t slots_ready_ = 0;
+  int32_t first_free_hint_ = 0;  // no free slot below this one
+
+  bool event_open_ = false;
+  LayerId layer_;  // of the latest event
+  uint64_t event_ = 0;
+  uint64_t pass_demand_ = 0;  // demand so far in the current pass over the layers
+  std::vector<DemandDecision> decisions_;
+  std::vector<SlotRef> wrong_;
+  std::vector<int32_t> miss_order_;
+  std::vector<Rank> miss_rank_;
+  std::vector<Candidate> candidates_;  // a heap, worst first
+  bool candidates_valid_ = false;
+
+  ExpertCacheStats stats_;
+  uint64_t digest_ = 14695981039346656037u;
+};
+
+}  // namespace expertflow

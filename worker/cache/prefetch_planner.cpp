@@ -1,0 +1,155 @@
+#include "worker/cache/prefetch_planner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+
+namespace expertflow {
+
+PrefetchPlanner::PrefetchPlanner(PrefetchPlannerOptions options, std::vector<int32_t> experts,
+                                 int32_t top_k)
+    : options_(options),
+      top_k_(top_k),
+      experts_(std::move(experts)),
+      window_left_(options.bytes_per_window),
+      next_pause_(options.pause_windows) {
+  size_t total = 0;
+  int32_t widest = 0;
+  for (int32_t count : experts_) {
+    layer_base_.push_back(total);
+    total += static_cast<size_t>(count);
+    widest = std::max(widest, count);
+  }
+  predicted_map_.assign(total, 0);
+  layer_predicted_.assign(experts_.size(), 0);
+  predicted_.reserve(static_cast<size_t>(widest));
+  plan_.reserve(static_cast<size_t>(widest));
+  stats_.active = options_.enabled;
+}
+
+void PrefetchPlanner::BeginWindow(LayerId layer, std::span<const LayerDemand> demands,
+                                  const ExpertCacheStats& cache) {
+  ++stats_.windows;
+  window_left_ = options_.bytes_per_window;
+  const size_t base = layer_base_[layer.index()];
+  const auto count = static_cast<size_t>(experts_[layer.index()]);
+  if (layer_predicted_[layer.index()] != 0) {
+    for (const LayerDemand& demand : demands) {
+      if (demand.decode_rows == 0) continue;
+      ++stats_.routed;
+      stats_.correct += predicted_map_[base + demand.expert.index()];
+    }
+    for (size_t e = base; e < base + count; ++e) stats_.predictions += predicted_map_[e];
+    layer_predicted_[layer.index()] = 0;
+  }
+
+  const uint64_t used = cache.bytes_prefetch_used - seen_used_;
+  const uint64_t wasted = cache.bytes_wasted - seen_wasted_;
+  const uint64_t regret = cache.bytes_regret - seen_regret_;
+  seen_used_ = cache.bytes_prefetch_used;
+  seen_wasted_ = cache.bytes_wasted;
+  seen_regret_ = cache.bytes_regret;
+  const uint64_t cost = wasted * options_.waste_weight_percent / 100 + regret;
+  stats_.benefit_bytes += used;
+  stats_.cost_bytes += cost;
+  if (!options_.enabled) return;
+  if (!stats_.active) {
+    if (pause_left_ > 0) --pause_left_;
+    if (pause_left_ > 0) return;
+    // Try again with a clean ledger.
+    stats_.active = true;
+    ++stats_.probes;
+    period_benefit_ = period_cost_ = period_resolved_ = 0;
+    Fold(uint64_t{1} << 56 | stats_.windows);
+    return;
+  }
+  period_benefit_ += used;
+  period_cost_ += cost;
+  period_resolved_ += used + wasted;
+  if (period_resolved_ >= options_.period_bytes) Judge();
+}
+
+void PrefetchPlanner::Judge() {
+  if (period_cost_ > period_benefit_) {
+    stats_.active = false;
+    ++stats_.switch_offs;
+    pause_left_ = next_pause_;
+    next_pause_ = std::min(next_pause_ * 2, options_.pause_windows_max);
+    Fold(uint64_t{2} << 56 | stats_.windows);
+  } else {
+    next_pause_ = options_.pause_windows;
+  }
+  period_benefit_ = period_cost_ = period_resolved_ = 0;
+}
+
+std::span<const PlannedPrefetch> PrefetchPlanner::Plan(LayerId target,
+                                                       std::span<const uint32_t> probabilities_ppm,
+                                                       const ExpertCache& cache) {
+  CHECK(probabilities_ppm.size() == static_cast<size_t>(experts_[target.index()]));
+  plan_.clear();
+  predicted_.clear();
+  for (size_t e = 0; e < probabilities_ppm.size(); ++e) {
+    predicted_.push_back({ExpertId(static_cast<int32_t>(e)), probabilities_ppm[e]});
+  }
+  const size_t keep =
+      std::min(predicted_.size(), static_cast<size_t>(std::max(options_.max_per_target, top_k_)));
+  std::partial_sort(predicted_.begin(), predicted_.begin() + static_cast<ptrdiff_t>(keep),
+                    predicted_.end(), [](const ExpertPrediction& a, const ExpertPrediction& b) {
+                      if (a.probability_ppm != b.probability_ppm) {
+                        return a.probability_ppm > b.probability_ppm;
+                      }
+                      return a.expert < b.expert;
+                    });
+  predicted_.resize(keep);
+
+  const int32_t distance = cache.LayerDistance(target);
+  const auto top = std::min(keep, static_cast<size_t>(top_k_));
+  if (distance == 1) {
+    const auto base = predicted_map_.begin() + static_cast<ptrdiff_t>(layer_base_[target.index()]);
+    std::fill(base, base + experts_[target.index()], uint8_t{0});
+    for (size_t i = 0; i < top; ++i) base[predicted_[i].expert.value] = 1;
+    layer_predicted_[target.index()] = 1;
+  }
+  if (!stats_.active) return plan_;
+
+  for (size_t i = 0; i < predicted_.size(); ++i) {
+    const ExpertPrediction& p = predicted_[i];
+    if (p.probability_ppm < options_.min_probability_ppm) {
+      if (i < top) ++stats_.below_threshold;
+      continue;
+    }
+    const ExpertKey key{target, p.expert};
+    if (cache.StateOf(key) != SlotState::kFree) continue;
+    const uint64_t bytes = cache.BlockBytes(key);
+    if (static_cast<int32_t>(plan_.size()) >= options_.max_per_target || bytes > window_left_) {
+      ++stats_.over_budget;
+      continue;
+    }
+    window_left_ -= bytes;
+    ++stats_.planned;
+    plan_.push_back({key, p.probability_ppm, stats_.windows + static_cast<uint64_t>(distance)});
+    Fold(uint64_t{3} << 56 | static_cast<uint64_t>(target.value) << 40 |
+         static_cast<uint64_t>(p.expert.value));
+  }
+  return plan_;
+}
+
+void PrefetchPlanner::Fold(uint64_t value) {
+  for (int i = 0; i < 8; ++i) {
+    digest_ = (digest_ ^ (value & 0xff)) * 1099511628211u;
+    value >>= 8;
+  }
+}
+
+Status PrefetchPlanner::CheckInvariants() const {
+  if (stats_.correct > stats_.predictions || stats_.correct > stats_.routed) {
+    return Internal("prefetch planner: more correct predictions than predictions");
+  }
+  if (stats_.active && !options_.enabled) {
+    return Internal("prefetch planner: speculates although it is disabled");
+  }
+  return OkStatus();
+}
+
+}  // namespace expertflow

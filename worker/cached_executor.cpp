@@ -1,0 +1,483 @@
+#include "worker/cached_executor.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/units.h"
+#include "predictor/core/pre_gate_predictor.h"
+
+namespace expertflow {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+
+#ifdef EXPERTFLOW_POISON_SLOTS
+constexpr bool kPoison = true;
+#else
+constexpr bool kPoison = false;
+#endif
+
+std::vector<int32_t> ExpertsPerLayer(const ExpertBlockSource& source) {
+  std::vector<int32_t> experts;
+  for (int32_t l = 0; l < source.layers(); ++l) experts.push_back(source.experts(LayerId(l)));
+  return experts;
+}
+
+template <typename Visit>
+void ForEachExpert(const ExpertBlockSource& source, Visit visit) {
+  for (int32_t l = 0; l < source.layers(); ++l) {
+    for (int32_t e = 0; e < source.experts(LayerId(l)); ++e) {
+      visit(source.Block({LayerId(l), ExpertId(e)}));
+    }
+  }
+}
+
+ExpertCacheOptions CacheOptions(const ExpertBlockSource& source,
+                                const CachedExecutorOptions& options) {
+  ExpertCacheOptions cache;
+  cache.experts = ExpertsPerLayer(source);
+  ForEachExpert(source, [&](const ExpertBlock& b) { cache.block_bytes.push_back(b.bytes); });
+  cache.top_k = options.top_k;
+  cache.slots = options.slots;
+  return cache;
+}
+
+}  // namespace
+
+const bool kPoisonFreedSlots = kPoison;
+
+uint64_t ExpertSlotBytes(const ExpertBlockSource& source) {
+  uint64_t largest = 0;
+  ForEachExpert(source, [&](const ExpertBlock& b) { largest = std::max(largest, b.bytes); });
+  return (largest + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, int32_t slots,
+                                   int32_t stream_buffers) {
+  return ExpertSlotBytes(source) * static_cast<uint64_t>(slots + stream_buffers);
+}
+
+CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
+                               const CachedExecutorOptions& options,
+                               std::unique_ptr<ExpertPredictor> predictor,
+                               ExecutorObserver* observer)
+    : device_(device),
+      source_(source),
+      options_(options),
+      predictor_(std::move(predictor)),
+      stride_(options.stride),
+      observer_(observer),
+      slot_bytes_(ExpertSlotBytes(source)),
+      cache_(CacheOptions(source, options)),
+      planner_(options.prefetch, ExpertsPerLayer(source), options.top_k),
+      slot_copy_(static_cast<size_t>(options.slots)),
+      slot_waiting_(static_cast<size_t>(options.slots), -1),
+      buffers_(static_cast<size_t>(options.stream_buffers)) {
+  if (predictor_ == nullptr) predictor_ = std::make_unique<PreGatePredictor>();
+  size_t widest = 0;
+  for (int32_t l = 0; l < source.layers(); ++l) {
+    layer_base_.push_back(blocks_.size());
+    const int32_t experts = source.experts(LayerId(l));
+    for (int32_t e = 0; e < experts; ++e) {
+      blocks_.push_back(source.Block({LayerId(l), ExpertId(e)}));
+    }
+    widest = std::max(widest, static_cast<size_t>(experts));
+  }
+  jobs_.reserve(widest);
+  job_buffers_.reserve(widest);
+  probability_ppm_.reserve(widest);
+  arrived_.reserve(widest);
+  bypass_.reserve(widest);
+  demand_slot_.reserve(widest);
+  demand_buffer_.reserve(widest);
+  demand_pending_.reserve(widest);
+}
+
+Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(
+    Device& device, const ExpertBlockSource& source, const CachedExecutorOptions& options,
+    std::unique_ptr<ExpertPredictor> predictor, ExecutorObserver* observer) {
+  if (options.slots < 0 || options.stream_buffers < 2 || options.top_k <= 0 ||
+      options.chunk_bytes == 0 || options.outstanding_chunks < 1 || options.stride < 0) {
+    return InvalidArgument(fmt::format(
+        "expert cache: {} slots (>= 0), {} streaming buffers (>= 2), top-{} (>= 1), chunks of {} "
+        "bytes (>= 1), {} outstanding (>= 1), stride {} (>= 0)",
+        options.slots, options.stream_buffers, options.top_k, options.chunk_bytes,
+        options.outstanding_chunks, options.stride));
+  }
+  const uint64_t need = CachedExecutorMemoryBytes(source, options.slots, options.stream_buffers);
+  if (options.memory == nullptr || options.memory_bytes < need) {
+    return ResourceExhausted(fmt::format(
+        "expert cache: {} slots and {} streaming buffers need {}, there is {}", options.slots,
+        options.stream_buffers, FormatBytes(need), FormatBytes(options.memory_bytes)));
+  }
+  std::unique_ptr<CachedExecutor> executor(
+      new CachedExecutor(device, source, options, std::move(predictor), observer));
+  RETURN_IF_ERROR(executor->Init());
+  return executor;
+}
+
+Status CachedExecutor::Init() {
+  ASSIGN_OR_RETURN(compute_done_, device_.CreateEvent());
+  for (size_t b = 0; b < buffers_.size(); ++b) {
+    buffers_[b].data = options_.memory + (static_cast<size_t>(options_.slots) + b) * slot_bytes_;
+    ASSIGN_OR_RETURN(buffers_[b].last_reader, device_.CreateEvent());
+  }
+  TransferEngineOptions engine;
+  // Every copy owns a slot or a buffer, so this can never be too few.
+  engine.queue.max_jobs = options_.slots + options_.stream_buffers;
+  engine.queue.max_outstanding_chunks = options_.outstanding_chunks;
+  engine.queue.chunk_bytes = options_.chunk_bytes;
+  engine.queue.speculative_bytes_per_window = options_.speculative_bytes_per_window;
+  engine.copy_deadline_ns = options_.copy_deadline_ns;
+  engine.poison = options_.poison;
+  ASSIGN_OR_RETURN(engine_, TransferEngine::Create(device_, engine, *this, observer_));
+  UpdateLookahead();
+  return OkStatus();
+}
+
+CachedExecutor::~CachedExecutor() {
+  engine_.reset();
+  // Compute may still read slots that the owner of the memory is about to give back.
+  if (compute_done_.valid()) {
+    (void)device_.Synchronize(compute_done_, Deadline::AfterNs(options_.copy_deadline_ns));
+    device_.DestroyEvent(compute_done_);
+  }
+  for (const Buffer& buffer : buffers_) {
+    if (buffer.last_reader.valid()) device_.DestroyEvent(buffer.last_reader);
+  }
+}
+
+void CachedExecutor::UpdateLookahead() {
+  const bool useful = options_.slots > 0 && !cache_.AllResident() && planner_.active();
+  lookahead_.store(useful ? stride_.stride() : 0, std::memory_order_relaxed);
+}
+
+Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
+  RETURN_IF_ERROR(CheckLayerCall(source_, call));
+  RETURN_IF_ERROR(groups_.Build(call));
+  if (call.m == 0) return OkStatus();
+  if (observer_ != nullptr) observer_->OnLayerBegin(call.layer, NowNs());
+  {
+    TransferEngine::Lock lock(engine_->mutex());
+    Decide(call, lock);
+  }
+  PlanPrefetch(call);
+  Status status;
+  if (!jobs_.empty()) device_.ops().ExpertMlp(jobs_, call.x, call.out);
+  if (pending_ > 0) status = RunArrivals(call);
+  const Status recorded = device_.Record(compute_done_, StreamKind::kCompute);
+  {
+    const TransferEngine::Lock lock(engine_->mutex());
+    AbandonPending();
+    cache_.EndLayer();
+    ++layers_;
+    UpdateLookahead();
+    engine_->Wake();
+  }
+  if (observer_ != nullptr) observer_->OnLayerEnd(call.layer, NowNs());
+  return status.ok() ? recorded : status;
+}
+
+void CachedExecutor::Decide(const MoeLayerCall& call, TransferEngine::Lock&) {
+  const std::span<const LayerDemand> demands = groups_.demands();
+  if (!groups_.decode_rows().empty()) {
+    for (const SlotRef slot : cache_.WrongPrefetches(call.layer, demands)) {
+      engine_->Cancel(slot_copy_[slot.slot.index()]);
+    }
+    planner_.BeginWindow(call.layer, demands, cache_.stats());
+    engine_->OpenWindow();
+  }
+  const std::span<const DemandDecision> decisions = cache_.BeginLayer(call.layer, demands);
+  jobs_.clear();
+  arrived_.clear();
+  bypass_.clear();
+  bypass_next_ = 0;
+  pending_ = 0;
+  event_status_ = OkStatus();
+  demand_slot_.assign(demands.size(), SlotRef{});
+  demand_buffer_.assign(demands.size(), -1);
+  demand_pending_.assign(demands.size(), 0);
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    const DemandDecision& d = decisions[i];
+    demand_slot_[i] = d.slot;
+    if (d.outcome == DemandOutcome::kHit) {
+      jobs_.push_back({WeightsAt(blocks_[Index(d.key)], SlotData(d.slot.slot)), groups_.rows(i)});
+      continue;
+    }
+    ++pending_;
+    demand_pending_[i] = 1;
+    if (d.outcome == DemandOutcome::kBypass) {
+      bypass_.push_back(static_cast<int32_t>(i));
+      continue;
+    }
+    slot_waiting_[d.slot.slot.index()] = static_cast<int32_t>(i);
+    if (d.outcome == DemandOutcome::kLateHit) {
+      engine_->Promote(slot_copy_[d.slot.slot.index()]);
+    } else {
+      EnqueueSlotLoad(d.key, d.slot, CopyKind::kDemand, 0, 0);
+    }
+  }
+  StartBypasses(call.layer);
+  // With nothing to run this thread copies itself; otherwise the engine's thread works meanwhile.
+  if (!jobs_.empty()) engine_->Wake();
+}
+
+void CachedExecutor::EnqueueSlotLoad(ExpertKey key, SlotRef slot, CopyKind kind,
+                                     uint32_t probability_ppm, uint64_t deadline) {
+  const ExpertBlock& block = blocks_[Index(key)];
+  TransferJob job;
+  job.request = {key, kind, block.bytes, probability_ppm, deadline};
+  job.source = reinterpret_cast<const std::byte*>(block.data);
+  job.destination = SlotData(slot.slot);
+  job.destination_bytes = slot_bytes_;
+  job.after = compute_done_;
+  job.slot = slot;
+  const CopyId copy = engine_->Enqueue(job);
+  CHECK(copy.valid());
+  slot_copy_[slot.slot.index()] = copy;
+}
+
+void CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
+  if (call.pre_gate.empty() || groups_.decode_rows().empty() ||
+      lookahead_.load(std::memory_order_relaxed) == 0) {
+    return;
+  }
+  for (const PreGate& pre_gate : call.pre_gate) {
+    const int32_t experts = source_.experts(pre_gate.target);
+    if (experts == 0) continue;
+    probability_ppm_.resize(static_cast<size_t>(experts));
+    PredictionRequest request;
+    request.source = call.layer;
+    request.target = pre_gate.target;
+    request.distance = cache_.LayerDistance(pre_gate.target);
+    request.experts = experts;
+    request.top_k = options_.top_k;
+    request.rows = groups_.decode_rows();
+    request.logits = pre_gate.logits;
+    predictor_->Predict(request, probability_ppm_);
+
+    const TransferEngine::Lock lock(engine_->mutex());
+    for (const PlannedPrefetch& plan : planner_.Plan(pre_gate.target, probability_ppm_, cache_)) {
+      Prefetch(plan);
+    }
+    for (const ExpertPrediction& p : planner_.predicted()) {
+      const ExpertKey key{pre_gate.target, p.expert};
+      if (p.probability_ppm < options_.prefetch.min_probability_ppm) break;
+      if (cache_.StateOf(key) != SlotState::kFree) cache_.NotePrediction(key, p.probability_ppm);
+    }
+  }
+  if (jobs_.empty()) return;
+  const TransferEngine::Lock lock(engine_->mutex());
+  engine_->Wake();
+}
+
+void CachedExecutor::Prefetch(const PlannedPrefetch& plan) {
+  const PrefetchDecision decision = cache_.TryPrefetch(plan.key, plan.probability_ppm);
+  if (!decision.slot.valid()) {
+    planner_.OnRefused(cache_.BlockBytes(plan.key));
+    return;
+  }
+  EnqueueSlotLoad(plan.key, decision.slot, CopyKind::kPrefetch, plan.probability_ppm,
+                  plan.deadline);
+}
+
+void CachedExecutor::StartBypasses(LayerId layer) {
+  for (size_t b = 0; b < buffers_.size() && bypass_next_ < bypass_.size(); ++b) {
+    Buffer& buffer = buffers_[b];
+    if (buffer.state != BufferState::kFree) continue;
+    const int32_t demand = bypass_[bypass_next_++];
+    const ExpertKey key{layer, groups_.demands()[static_cast<size_t>(demand)].expert};
+    const ExpertBlock& block = blocks_[Index(key)];
+    TransferJob job;
+    job.request = {key, CopyKind::kDemand, block.bytes, 0, 0};
+    job.source = reinterpret_cast<const std::byte*>(block.data);
+    job.destination = buffer.data;
+    job.destination_bytes = slot_bytes_;
+    job.after = buffer.last_reader;
+    job.buffer = static_cast<int32_t>(b);
+    buffer.copy = engine_->Enqueue(job);
+    CHECK(buffer.copy.valid());
+    buffer.state = BufferState::kCopying;
+    buffer.waiting = demand;
+  }
+}
+
+Status CachedExecutor::RunArrivals(const MoeLayerCall& call) {
+  while (pending_ > 0) {
+    {
+      TransferEngine::Lock lock(engine_->mutex());
+      StartBypasses(call.layer);
+      if (arrived_.empty()) RETURN_IF_ERROR(WaitForArrival(call.layer, lock));
+      TakeArrivals(call.layer);
+      StartBypasses(call.layer);
+      engine_->Wake();
+    }
+    device_.ops().ExpertMlp(jobs_, call.x, call.out);
+    for (int32_t b : job_buffers_) {
+      RETURN_IF_ERROR(
+          device_.Record(buffers_[static_cast<size_t>(b)].last_reader, StreamKind::kCompute));
+    }
+    const TransferEngine::Lock lock(engine_->mutex());
+    for (int32_t b : job_buffers_) buffers_[static_cast<size_t>(b)].state = BufferState::kFree;
+    pending_ -= static_cast<int32_t>(jobs_.size());
+  }
+  return OkStatus();
+}
+
+Status CachedExecutor::WaitForArrival(LayerId layer, TransferEngine::Lock& lock) {
+  const int64_t start_ns = NowNs();
+  // A little longer than the engine waits for the device, so that its error, which knows more, is
+  // the one that is seen.
+  const Deadline deadline = Deadline::AtNs(start_ns + options_.copy_deadline_ns * 5 / 4);
+  if (observer_ != nullptr) observer_->OnStallBegin(layer, start_ns);
+  Status status = event_status_;
+  while (status.ok() && arrived_.empty()) {
+    status = engine_->WaitForCopy(lock, deadline);
+    if (!event_status_.ok()) status = event_status_;
+    StartBypasses(layer);
+  }
+  const int64_t end_ns = NowNs();
+  stall_ns_ += static_cast<uint64_t>(end_ns - start_ns);
+  if (observer_ != nullptr) observer_->OnStallEnd(layer, end_ns);
+  if (status.ok() || !event_status_.ok()) return status;
+  for (size_t i = 0; i < demand_pending_.size(); ++i) {
+    if (demand_pending_[i] == 0) continue;
+    const ExpertKey key{layer, groups_.demands()[i].expert};
+    return status.WithContext(
+        fmt::format("layer {} expert {} ({}) did not arrive in {}", layer.value, key.expert.value,
+                    FormatBytes(blocks_[Index(key)].bytes), FormatDurationNs(end_ns - start_ns)));
+  }
+  return status;
+}
+
+void CachedExecutor::TakeArrivals(LayerId layer) {
+  jobs_.clear();
+  job_buffers_.clear();
+  size_t kept = 0;
+  for (int32_t demand : arrived_) {
+    const auto i = static_cast<size_t>(demand);
+    const int32_t buffer = demand_buffer_[i];
+    // While others wait for a buffer, one at a time: the next is copied while this one computes.
+    if (buffer >= 0 && !job_buffers_.empty() && bypass_next_ < bypass_.size()) {
+      arrived_[kept++] = demand;
+      continue;
+    }
+    const ExpertBlock& block = blocks_[Index({layer, groups_.demands()[i].expert})];
+    const std::byte* base =
+        buffer >= 0 ? buffers_[static_cast<size_t>(buffer)].data : SlotData(demand_slot_[i].slot);
+    jobs_.push_back({WeightsAt(block, base), groups_.rows(i)});
+    if (buffer >= 0) job_buffers_.push_back(buffer);
+    demand_pending_[i] = 0;
+  }
+  arrived_.resize(kept);
+}
+
+void CachedExecutor::AbandonPending() {
+  if (pending_ == 0) return;
+  // After an error: nobody waits any more; slot loads go on and may serve later.
+  std::fill(slot_waiting_.begin(), slot_waiting_.end(), -1);
+  for (Buffer& buffer : buffers_) {
+    buffer.waiting = -1;
+    if (buffer.state == BufferState::kCopying) {
+      engine_->Cancel(buffer.copy);
+    } else {
+      buffer.state = BufferState::kFree;
+    }
+  }
+  arrived_.clear();
+  bypass_.clear();
+  bypass_next_ = 0;
+  pending_ = 0;
+}
+
+void CachedExecutor::OnCopyEnd(const TransferJob& job, const CopyEnd& end, const Status& status) {
+  if (end.state == CopyState::kFailed && copy_failures_++ == 0) {
+    LogWarning("expert cache: {} (further failures are counted only)", status.ToString());
+  }
+  if (job.buffer >= 0) {
+    OnBufferCopyEnd(job, end, status);
+  } else {
+    OnSlotCopyEnd(job, end, status);
+  }
+}
+
+void CachedExecutor::OnSlotCopyEnd(const TransferJob& job, const CopyEnd& end,
+                                   const Status& status) {
+  switch (end.state) {
+    case CopyState::kActive: return;
+    case CopyState::kDone: cache_.OnLoaded(job.slot); break;
+    case CopyState::kFailed: cache_.OnLoadFailed(job.slot); break;
+    case CopyState::kCancelled:
+      if (cache_.IsSpeculative(job.slot)) {
+        cache_.OnPrefetchCancelled(job.slot, end.bytes_arrived);
+        return;
+      }
+      // Asked for after it was cancelled and before its last chunk came back: once more.
+      EnqueueSlotLoad(job.request.key, job.slot, CopyKind::kDemand, 0, 0);
+      return;
+  }
+  Arrived(&slot_waiting_[job.slot.slot.index()], end, status);
+}
+
+void CachedExecutor::OnBufferCopyEnd(const TransferJob& job, const CopyEnd& end,
+                                     const Status& status) {
+  Buffer& buffer = buffers_[static_cast<size_t>(job.buffer)];
+  if (buffer.waiting >= 0 && end.state == CopyState::kDone) {
+    buffer.state = BufferState::kInUse;
+    demand_buffer_[static_cast<size_t>(buffer.waiting)] = job.buffer;
+  } else {
+    buffer.state = BufferState::kFree;
+  }
+  Arrived(&buffer.waiting, end, status);
+}
+
+void CachedExecutor::Arrived(int32_t* waiting, const CopyEnd& end, const Status& status) {
+  const int32_t demand = std::exchange(*waiting, -1);
+  if (demand < 0) return;
+  if (end.state == CopyState::kDone) {
+    arrived_.push_back(demand);
+  } else if (event_status_.ok()) {
+    event_status_ = status;
+  }
+}
+
+ExecutorStats CachedExecutor::stats() const {
+  const TransferEngine::Lock lock(engine_->mutex());
+  const ExpertCacheStats& cache = cache_.stats();
+  const PrefetchPlannerStats& planner = planner_.stats();
+  ExecutorStats stats;
+  stats.layers = layers_;
+  stats.hits = cache.hits;
+  stats.late_hits = cache.late_hits;
+  stats.misses = cache.misses;
+  stats.bypasses = cache.bypasses;
+  stats.bytes_demand = engine_->queue_stats().demand_bytes;
+  stats.bytes_prefetch = engine_->queue_stats().prefetch_bytes;
+  stats.bytes_wasted = cache.bytes_wasted;
+  stats.prefetch_cancelled = cache.prefetch_cancelled;
+  stats.prefetch_predictions = planner.predictions;
+  stats.prefetch_correct = planner.correct;
+  stats.prefetch_switch_offs = planner.switch_offs;
+  stats.stall_ns = stall_ns_;
+  stats.copy_failures = copy_failures_;
+  stats.slots = static_cast<uint64_t>(cache_.slots());
+  stats.slots_used = static_cast<uint64_t>(cache_.slots_used());
+  stats.demand_per_step = cache.demand_per_step;
+  stats.thrashing = cache.thrashing;
+  stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && planner_.active();
+  return stats;
+}
+
+Status CachedExecutor::CheckInvariants() const {
+  const TransferEngine::Lock lock(engine_->mutex());
+  RETURN_IF_ERROR(cache_.CheckInvariants());
+  RETURN_IF_ERROR(planner_.CheckInvariants());
+  return engine_->queue().CheckInvariants();
+}
+
+}  // namespace expertflow

@@ -1,0 +1,146 @@
+// Runs MoE layers from a working set of experts in device memory: slots under the two-level cache
+// policy, streaming buffers for what gets no slot, prefetch from the pre-gate.
+//
+// One layer: (1) the true routing goes to the cache; wrong prefetches for this layer are cancelled,
+// missing experts are queued as demand; (2) later layers are predicted and prefetched; (3) all
+// resident experts run in one op; (4) the others run as they arrive, bypassed ones through a ring
+// of streaming buffers, so that one is copied while another computes; (5) the pins are released.
+// Any number of slots works, none included.
+//
+// RunExperts() and LookaheadLayers() belong to the engine's thread; stats() to any. Policies are
+// guarded by the transfer engine's mutex.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/status.h"
+#include "device/device.h"
+#include "predictor/core/predictor.h"
+#include "predictor/core/stride_controller.h"
+#include "worker/cache/expert_cache.h"
+#include "worker/cache/prefetch_planner.h"
+#include "worker/expert_executor.h"
+#include "worker/transfer_engine.h"
+
+namespace expertflow {
+
+// Set by the build option EXPERTFLOW_POISON.
+extern const bool kPoisonFreedSlots;
+
+struct CachedExecutorOptions {
+  int32_t slots = 0;
+  int32_t stream_buffers = 2;  // at least 2
+  int32_t top_k = 0;
+  // Device memory, 4096-byte aligned, at least CachedExecutorMemoryBytes(). Outlives the executor.
+  std::byte* memory = nullptr;
+  size_t memory_bytes = 0;
+
+  int32_t stride = 1;  // layers of lead of the prefetch; 0: no prefetch
+  PrefetchPlannerOptions prefetch;
+  uint64_t speculative_bytes_per_window = UINT64_MAX;  // copied per layer event
+
+  uint64_t chunk_bytes = 512 * 1024;
+  int32_t outstanding_chunks = 2;
+  int64_t copy_deadline_ns = 30'000'000'000;
+  bool poison = kPoisonFreedSlots;
+};
+
+// A slot or streaming buffer: the largest block, rounded up to pages.
+uint64_t ExpertSlotBytes(const ExpertBlockSource& source);
+uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, int32_t slots,
+                                   int32_t stream_buffers);
+
+class CachedExecutor final : public ExpertExecutor, private TransferEngine::Listener {
+ public:
+  // REQUIRES: device, source and observer (may be null) outlive it. `predictor` null: pre-gate.
+  static Result<std::unique_ptr<CachedExecutor>> Create(
+      Device& device, const ExpertBlockSource& source, const CachedExecutorOptions& options,
+      std::unique_ptr<ExpertPredictor> predictor = nullptr, ExecutorObserver* observer = nullptr);
+  ~CachedExecutor() override;
+
+  int32_t LookaheadLayers() const override { return lookahead_.load(std::memory_order_relaxed); }
+  // An error (a copy that failed or did not end in time) names the expert; the executor stays
+  // usable and later calls give right results.
+  Status RunExperts(const MoeLayerCall& call) override;
+  ExecutorStats stats() const override;
+  // Invariants of all policies; for tests.
+  Status CheckInvariants() const;
+
+ private:
+  enum class BufferState : uint8_t { kFree, kCopying, kInUse };
+  struct Buffer {
+    std::byte* data = nullptr;
+    BufferState state = BufferState::kFree;
+    CopyId copy;
+    EventHandle last_reader;
+    int32_t waiting = -1;  // index into the event's demands
+  };
+
+  CachedExecutor(Device& device, const ExpertBlockSource& source,
+                 const CachedExecutorOptions& options, std::unique_ptr<ExpertPredictor> predictor,
+                 ExecutorObserver* observer);
+  Status Init();
+  size_t Index(ExpertKey key) const { return layer_base_[key.layer.index()] + key.expert.index(); }
+  std::byte* SlotData(SlotId slot) const { return options_.memory + slot.index() * slot_bytes_; }
+
+  // The steps of RunExperts(); those with a Lock need the engine's mutex.
+  void Decide(const MoeLayerCall& call, TransferEngine::Lock& lock);
+  void PlanPrefetch(const MoeLayerCall& call);
+  void Prefetch(const PlannedPrefetch& plan);
+  Status RunArrivals(const MoeLayerCall& call);
+  void StartBypasses(LayerId layer);
+  Status WaitForArrival(LayerId layer, TransferEngine::Lock& lock);
+  void TakeArrivals(LayerId layer);
+  void AbandonPending();
+  void EnqueueSlotLoad(ExpertKey key, SlotRef slot, CopyKind kind, uint32_t probability_ppm,
+                       uint64_t deadline);
+  void OnCopyEnd(const TransferJob& job, const CopyEnd& end, const Status& status) override;
+  void OnSlotCopyEnd(const TransferJob& job, const CopyEnd& end, const Status& status);
+  void OnBufferCopyEnd(const TransferJob& job, const CopyEnd& end, const Status& status);
+  void Arrived(int32_t* waiting, const CopyEnd& end, const Status& status);
+  void UpdateLookahead();
+
+  Device& device_;
+  const ExpertBlockSource& source_;
+  const CachedExecutorOptions options_;
+  std::unique_ptr<ExpertPredictor> predictor_;
+  FixedStride stride_;
+  ExecutorObserver* const observer_;
+  const uint64_t slot_bytes_;
+  std::vector<size_t> layer_base_;
+  std::vector<ExpertBlock> blocks_;
+  EventHandle compute_done_;  // recorded at the end of each layer: the last reader of any slot
+
+  // Of the current call, engine's thread.
+  RowGroups groups_;
+  std::vector<ExpertJob> jobs_;
+  std::vector<int32_t> job_buffers_;  // streaming buffers that jobs_ read
+  std::vector<uint32_t> probability_ppm_;
+
+  // Protected by engine_->mutex().
+  ExpertCache cache_;
+  PrefetchPlanner planner_;
+  std::vector<CopyId> slot_copy_;      // by slot, while loading
+  std::vector<int32_t> slot_waiting_;  // by slot: index into the event's demands, or -1
+  std::vector<Buffer> buffers_;
+  std::vector<int32_t> arrived_;  // demands of the event that can run now
+  std::vector<int32_t> bypass_;   // demands that wait for a streaming buffer, from bypass_next_
+  size_t bypass_next_ = 0;
+  std::vector<SlotRef> demand_slot_;    // by demand
+  std::vector<int32_t> demand_buffer_;  // by demand
+  std::vector<uint8_t> demand_pending_;
+  int32_t pending_ = 0;  // demands that did not run yet
+  Status event_status_;
+  uint64_t layers_ = 0;
+  uint64_t stall_ns_ = 0;
+  uint64_t copy_failures_ = 0;
+
+  std::atomic<int32_t> lookahead_{0};
+  std::unique_ptr<TransferEngine> engine_;  // last: its thread uses the rest
+};
+
+}  // namespace expertflow

@@ -1,0 +1,73 @@
+// Executors of MoE layers: what they have in common, and the one that computes in place.
+//
+// InPlaceExecutor reads the mapped blocks where they lie (a device with host pointers); nothing is
+// copied, every use is a hit. CachedExecutor (cached_executor.h) keeps a working set in device
+// memory. Both give the same bits: an expert's rows do not depend on when or where it ran.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "common/status.h"
+#include "device/device.h"
+#include "model/arch/moe_executor.h"
+#include "worker/executor_observer.h"
+#include "worker/expert_block_source.h"
+#include "worker/row_groups.h"
+
+namespace expertflow {
+
+// Cumulative; the fields of the same name in transport/messages.h WorkerStats.
+struct ExecutorStats {
+  uint64_t layers = 0;  // RunExperts() calls
+  uint64_t hits = 0;
+  uint64_t late_hits = 0;
+  uint64_t misses = 0;
+  uint64_t bypasses = 0;
+  uint64_t bytes_demand = 0;    // arrived
+  uint64_t bytes_prefetch = 0;  // arrived
+  uint64_t bytes_wasted = 0;
+  uint64_t prefetch_cancelled = 0;
+  uint64_t prefetch_predictions = 0;
+  uint64_t prefetch_correct = 0;
+  uint64_t prefetch_switch_offs = 0;
+  uint64_t stall_ns = 0;
+  uint64_t copy_failures = 0;
+  uint64_t slots = 0;
+  uint64_t slots_used = 0;
+  uint64_t demand_per_step = 0;  // distinct experts; slots / demand tells what a cache can do
+  bool thrashing = false;
+  bool prefetch_enabled = false;  // effective
+};
+
+class ExpertExecutor : public MoeExecutor {
+ public:
+  // Any thread.
+  virtual ExecutorStats stats() const = 0;
+};
+
+class InPlaceExecutor final : public ExpertExecutor {
+ public:
+  // REQUIRES: device, source and observer (may be null) outlive it; the device has host pointers
+  InPlaceExecutor(Device& device, const ExpertBlockSource& source,
+                  ExecutorObserver* observer = nullptr);
+
+  int32_t LookaheadLayers() const override { return 0; }
+  Status RunExperts(const MoeLayerCall& call) override;
+  ExecutorStats stats() const override;
+
+ private:
+  Device& device_;
+  const ExpertBlockSource& source_;
+  ExecutorObserver* observer_;
+  RowGroups groups_;
+  std::vector<ExpertJob> jobs_;
+  std::atomic<uint64_t> layers_{0};
+  std::atomic<uint64_t> hits_{0};
+};
+
+// An error that names the layer when `call` does not fit the model.
+Status CheckLayerCall(const ExpertBlockSource& source, const MoeLayerCall& call);
+
+}  // namespace expertflow

@@ -1,0 +1,548 @@
+// What every device's ops must compute (device/ops.h): each against double precision, and each row
+// to the same bits whatever else is in the call. A backend joins by adding itself to the list at
+// the end.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "tests/conformance/device_harness.h"
+
+namespace expertflow {
+namespace {
+
+constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+double Silu(double x) {
+  return x / (1 + std::exp(-x));
+}
+
+class OpsConformance : public testing::TestWithParam<DeviceUnderTest> {
+ protected:
+  void SetUp() override {
+    auto device = GetParam().create();
+    if (!device.ok()) GTEST_SKIP() << device.status().ToString();
+    device_ = std::move(device).value();
+  }
+  Ops& ops() { return device_->ops(); }
+  template <typename T>
+  DeviceArray<T> Upload(const std::vector<T>& values) {
+    return DeviceArray<T>(*device_, values);
+  }
+  DeviceArray<float> Output(size_t size) {
+    return DeviceArray<float>(*device_, std::vector<float>(size, NAN));
+  }
+  std::vector<float> RunLinear(const TestWeights& w, const TestWeights* bias, int32_t rows,
+                               int32_t cols, const std::vector<float>& x);
+  std::vector<float> RunMlp(const TestWeights (&w)[3], int32_t hidden, int32_t intermediate,
+                            const std::vector<float>& x);
+
+  std::unique_ptr<Device> device_;
+};
+
+// Whether `got` is within float32 summation error of `want`, where `scale` is the sum of the
+// magnitudes that were added.
+void ExpectClose(float got, double want, double scale) {
+  EXPECT_NEAR(got, want, 2e-6 * scale + 1e-12);
+}
+
+std::vector<float> OpsConformance::RunLinear(const TestWeights& w, const TestWeights* bias,
+                                             int32_t rows, int32_t cols,
+                                             const std::vector<float>& x) {
+  const auto m = static_cast<int32_t>(x.size() / static_cast<size_t>(cols));
+  const auto weight = Upload(w.stored);
+  const auto bias_array = Upload(bias == nullptr ? std::vector<uint8_t>(1) : bias->stored);
+  const auto x_array = Upload(x);
+  const auto out = Output(static_cast<size_t>(m) * static_cast<size_t>(rows));
+  LinearJob job;
+  job.weight = {weight.data(), w.dtype, rows, cols};
+  if (bias != nullptr) job.bias = {bias_array.data(), bias->dtype, rows};
+  job.x = x_array.data();
+  job.out = out.data();
+  ops().Linear({&job, 1}, m);
+  return out.Read();
+}
+
+TEST_P(OpsConformance, LinearMatchesDoublePrecision) {
+  const std::tuple<int32_t, int32_t> kShapes[] = {{56, 26}, {26, 56}, {1, 14},    {44, 192},
+                                                  {7, 1},   {17, 15}, {33, 2048}, {5, 1100}};
+  uint32_t seed = 1;
+  for (DType dtype : kDTypes) {
+    for (const auto& [rows, cols] : kShapes) {
+      const TestWeights w =
+          RandomWeights(dtype, static_cast<size_t>(rows) * static_cast<size_t>(cols), ++seed);
+      const TestWeights bias = RandomWeights(dtype, static_cast<size_t>(rows), ++seed);
+      for (int32_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 21}) {
+        const auto x = RandomFloats(static_cast<size_t>(m * cols), ++seed);
+        const auto out = RunLinear(w, m % 2 == 0 ? &bias : nullptr, rows, cols, x);
+        for (int32_t i = 0; i < m; ++i) {
+          for (int32_t r = 0; r < rows; ++r) {
+            double sum = m % 2 == 0 ? bias.values[static_cast<size_t>(r)] : 0;
+            double scale = std::abs(sum);
+            for (int32_t k = 0; k < cols; ++k) {
+              const double term = double{x[static_cast<size_t>(i * cols + k)]} *
+                                  double{w.values[static_cast<size_t>(r * cols + k)]};
+              sum += term;
+              scale += std::abs(term);
+            }
+            ExpectClose(out[static_cast<size_t>(i * rows + r)], sum, scale);
+          }
+        }
+        ASSERT_FALSE(HasFailure())
+            << DTypeName(dtype) << " rows " << rows << " cols " << cols << " m " << m;
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformance, LinearRowHasTheSameBitsInEveryBatch) {
+  for (DType dtype : kDTypes) {
+    for (const auto& [rows, cols] : {std::pair{56, 26}, {44, 192}, {31, 2056}}) {
+      const TestWeights w =
+          RandomWeights(dtype, static_cast<size_t>(rows) * static_cast<size_t>(cols), 3);
+      const auto x = RandomFloats(static_cast<size_t>(300 * cols), 4);
+      const auto all = RunLinear(w, &w, rows, cols, x);
+      const auto width = static_cast<size_t>(cols), out_width = static_cast<size_t>(rows);
+      for (size_t m : {1, 2, 3, 5, 6, 7, 9, 64}) {
+        const size_t first = 300 - m;  // other rows before it than in the full batch
+        const std::vector<float> part(x.begin() + static_cast<ptrdiff_t>(first * width), x.end());
+        const auto out = RunLinear(w, &w, rows, cols, part);
+        const std::vector<float> want(all.begin() + static_cast<ptrdiff_t>(first * out_width),
+                                      all.end());
+        EXPECT_EQ(Bits(out), Bits(want)) << DTypeName(dtype) << " cols " << cols << " m " << m;
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformance, SeveralLinearJobsAreOneByOneTheSame) {
+  constexpr int32_t kCols = 192;
+  for (int32_t m : {1, 30}) {
+    const auto x = RandomFloats(static_cast<size_t>(m * kCols), 1);
+    const auto y = RandomFloats(static_cast<size_t>(m * kCols), 2);
+    const int32_t rows[] = {192, 64, 44};
+    std::vector<TestWeights> w;
+    std::vector<DeviceArray<uint8_t>> weights;
+    std::vector<DeviceArray<float>> outs;
+    const auto x_array = Upload(x), y_array = Upload(y);
+    std::vector<LinearJob> jobs(3);
+    for (size_t j = 0; j < 3; ++j) {
+      w.push_back(RandomWeights(DType::kBF16, static_cast<size_t>(rows[j] * kCols),
+                                static_cast<uint32_t>(10 + j)));
+      weights.push_back(Upload(w[j].stored));
+      outs.push_back(Output(static_cast<size_t>(m * rows[j])));
+      jobs[j].weight = {weights[j].data(), DType::kBF16, rows[j], kCols};
+      jobs[j].x = j == 1 ? y_array.data() : x_array.data();
+      jobs[j].out = outs[j].data();
+    }
+    ops().Linear(jobs, m);
+    for (size_t j = 0; j < 3; ++j) {
+      const auto alone = RunLinear(w[j], nullptr, rows[j], kCols, j == 1 ? y : x);
+      EXPECT_EQ(Bits(outs[j].Read()), Bits(alone)) << "job " << j << " m " << m;
+    }
+  }
+}
+
+TEST_P(OpsConformance, EmbedRaisesTheRowsExactly) {
+  for (DType dtype : kDTypes) {
+    for (int32_t cols : {14, 16, 192}) {
+      const TestWeights table = RandomWeights(dtype, static_cast<size_t>(50 * cols), 9);
+      const auto data = Upload(table.stored);
+      const std::vector<int32_t> ids = {49, 0, 7, 7};
+      const auto out = Output(ids.size() * static_cast<size_t>(cols));
+      ops().Embed({data.data(), dtype, 50, cols}, ids, out.data());
+      std::vector<float> want;
+      for (int32_t id : ids) {
+        const auto begin = table.values.begin() + id * cols;
+        want.insert(want.end(), begin, begin + cols);
+      }
+      EXPECT_EQ(out.Read(), want) << DTypeName(dtype) << " cols " << cols;
+    }
+  }
+}
+
+TEST_P(OpsConformance, EveryHalfPrecisionValueIsRaisedExactly) {
+  std::vector<uint8_t> stored(2 * 65536);
+  for (uint32_t i = 0; i < 65536; ++i) {
+    const auto half = static_cast<uint16_t>(i);
+    std::memcpy(stored.data() + 2 * i, &half, 2);
+  }
+  const auto data = Upload(stored);
+  const std::vector<int32_t> id = {0};
+  const auto f16 = Output(65536), bf16 = Output(65536);
+  ops().Embed({data.data(), DType::kF16, 1, 65536}, id, f16.data());
+  ops().Embed({data.data(), DType::kBF16, 1, 65536}, id, bf16.data());
+  const auto got_f16 = f16.Read(), got_bf16 = bf16.Read();
+  for (uint32_t i = 0; i < 65536; ++i) {
+    const uint32_t exponent = i >> 10 & 31, fraction = i & 1023;
+    double want = exponent == 0 ? std::ldexp(fraction, -24)
+                                : std::ldexp(1024 + fraction, static_cast<int>(exponent) - 25);
+    if (exponent == 31) want = fraction == 0 ? HUGE_VAL : NAN;
+    if ((i & 0x8000u) != 0) want = -want;
+    if (std::isnan(want)) {
+      ASSERT_TRUE(std::isnan(got_f16[i])) << i;
+    } else {
+      ASSERT_EQ(FloatBits(got_f16[i]), FloatBits(static_cast<float>(want))) << i;
+    }
+    ASSERT_EQ(FloatBits(got_bf16[i]), i << 16) << i;
+  }
+}
+
+TEST_P(OpsConformance, RmsNormMatchesDoublePrecisionAlsoInPlace) {
+  constexpr float kEps = 1e-6f;
+  for (DType dtype : kDTypes) {
+    for (int32_t n : {1, 14, 26, 56, 192, 2048}) {
+      const TestWeights w = RandomWeights(dtype, static_cast<size_t>(n), 5);
+      const auto x = RandomFloats(static_cast<size_t>(3 * n), 6, 3.0f);
+      const auto weight = Upload(w.stored);
+      const auto in = Upload(x);
+      const auto out = Output(x.size());
+      ops().RmsNorm(in.data(), {weight.data(), dtype, n}, kEps, 3, out.data());
+      ops().RmsNorm(in.data(), {weight.data(), dtype, n}, kEps, 3, in.data());
+      const auto got = out.Read();
+      EXPECT_EQ(Bits(in.Read()), Bits(got));
+      for (size_t row = 0; row < 3; ++row) {
+        const size_t at = row * static_cast<size_t>(n);
+        double squares = 0;
+        for (int32_t i = 0; i < n; ++i) {
+          squares += double{x[at + static_cast<size_t>(i)]} * x[at + static_cast<size_t>(i)];
+        }
+        for (int32_t i = 0; i < n; ++i) {
+          const auto k = static_cast<size_t>(i);
+          const double want =
+              x[at + k] / std::sqrt(squares / n + double{kEps}) * double{w.values[k]};
+          EXPECT_NEAR(got[at + k], want, 1e-6 * std::abs(want) + 1e-12);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformance, RopeRotatesPairsAndLeavesTheRest) {
+  for (const auto& [head_dim, rotary] : {std::pair{14, 14}, {64, 64}, {44, 26}, {128, 128}}) {
+    constexpr int32_t kHeads = 3, kPositions = 40;
+    const auto width = static_cast<size_t>(rotary), half = width / 2;
+    std::vector<float> table(kPositions * width);
+    for (size_t p = 0; p < kPositions; ++p) {
+      for (size_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(p) * std::pow(1e4, -2.0 * double(i) / rotary);
+        table[p * width + i] = static_cast<float>(std::cos(angle));
+        table[p * width + half + i] = static_cast<float>(std::sin(angle));
+      }
+    }
+    const std::vector<AttentionRow> rows = {{nullptr, 0}, {nullptr, 39}, {nullptr, 5}};
+    const auto x = RandomFloats(rows.size() * kHeads * static_cast<size_t>(head_dim), 8);
+    const auto array = Upload(x);
+    const auto cos_sin = Upload(table);
+    ops().Rope(array.data(), kHeads, head_dim, rotary, rows, cos_sin.data());
+    const auto got = array.Read();
+    for (size_t row = 0; row < rows.size() * kHeads; ++row) {
+      const float* cos = table.data() + static_cast<size_t>(rows[row / kHeads].position) * width;
+      const float* sin = cos + half;
+      const size_t at = row * static_cast<size_t>(head_dim);
+      for (size_t i = 0; i < static_cast<size_t>(head_dim); ++i) {
+        double want = x[at + i];
+        if (i < half) {
+          want = double{x[at + i]} * cos[i] - double{x[at + i + half]} * sin[i];
+        } else if (i < width) {
+          want = double{x[at + i]} * cos[i - half] + double{x[at + i - half]} * sin[i - half];
+        }
+        EXPECT_NEAR(got[at + i], want, 1e-6);
+      }
+    }
+  }
+}
+
+// Two sequences of one layer in shuffled KV blocks.
+struct KvCase {
+  int32_t heads, kv_heads, head_dim, block_tokens, tokens;
+};
+
+TEST_P(OpsConformance, AttentionMatchesDoublePrecisionAndDoesNotSeeBlocksOrBatch) {
+  for (const KvCase& c : {KvCase{6, 2, 32, 16, 70}, KvCase{4, 4, 14, 8, 33},
+                          KvCase{8, 1, 128, 32, 100}, KvCase{2, 2, 44, 1, 9}}) {
+    const auto token = static_cast<size_t>(c.kv_heads * c.head_dim);
+    const auto q_row = static_cast<size_t>(c.heads * c.head_dim);
+    const auto tokens = static_cast<size_t>(c.tokens);
+    const auto keys = RandomFloats(tokens * token, 1), values = RandomFloats(tokens * token, 2);
+    const auto q = RandomFloats(tokens * q_row, 3);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+
+    const auto run = [&](int32_t block_tokens, size_t batch) {
+      const int32_t blocks = (c.tokens + block_tokens - 1) / block_tokens;
+      std::vector<int32_t> table(static_cast<size_t>(blocks));
+      std::iota(table.begin(), table.end(), 0);
+      std::reverse(table.begin(), table.end());
+      const size_t stride = static_cast<size_t>(block_tokens) * token + 24;
+      const auto key_blocks = Output(static_cast<size_t>(blocks) * stride);
+      const auto value_blocks = Output(static_cast<size_t>(blocks) * stride);
+      const KvLayer kv{key_blocks.data(), value_blocks.data(), static_cast<int64_t>(stride),
+                       block_tokens,      c.kv_heads,          c.head_dim};
+      std::vector<AttentionRow> rows;
+      for (int32_t t = 0; t < c.tokens; ++t) rows.push_back({table.data(), t});
+      const auto key_array = Upload(keys), value_array = Upload(values), q_array = Upload(q);
+      const auto out = Output(tokens * q_row);
+      ops().StoreKv(kv, key_array.data(), value_array.data(), rows);
+      for (size_t first = 0; first < tokens; first += batch) {
+        const size_t count = std::min(batch, tokens - first);
+        ops().Attention({c.heads, scale}, kv, q_array.data() + first * q_row,
+                        std::span(rows).subspan(first, count), out.data() + first * q_row);
+      }
+      return out.Read();
+    };
+
+    const auto got = run(c.block_tokens, tokens);
+    EXPECT_EQ(Bits(run(c.block_tokens, 1)), Bits(got));
+    EXPECT_EQ(Bits(run(c.block_tokens + 3, 7)), Bits(got));
+    for (size_t t = 0; t < tokens; ++t) {
+      for (size_t h = 0; h < static_cast<size_t>(c.heads); ++h) {
+        const size_t dim = static_cast<size_t>(c.head_dim);
+        const size_t kv_at = h / static_cast<size_t>(c.heads / c.kv_heads) * dim;
+        std::vector<double> p(t + 1);
+        double sum = 0;
+        for (size_t s = 0; s <= t; ++s) {
+          double dot = 0;
+          for (size_t i = 0; i < dim; ++i) {
+            dot += double{q[t * q_row + h * dim + i]} * keys[s * token + kv_at + i];
+          }
+          p[s] = std::exp(dot * double{scale});
+          sum += p[s];
+        }
+        for (size_t i = 0; i < dim; ++i) {
+          double want = 0;
+          for (size_t s = 0; s <= t; ++s) want += p[s] / sum * values[s * token + kv_at + i];
+          EXPECT_NEAR(got[t * q_row + h * dim + i], want, 4e-6);
+        }
+      }
+      ASSERT_FALSE(HasFailure()) << "head_dim " << c.head_dim << " position " << t;
+    }
+  }
+}
+
+TEST_P(OpsConformance, RouterTakesTheLargestAndTiesGoToTheLowerId) {
+  constexpr int32_t kExperts = 60, kTopK = 4;
+  auto logits = RandomFloats(3 * kExperts, 4);
+  std::fill(logits.begin() + kExperts, logits.begin() + 2 * kExperts, 0.5f);
+  logits[kExperts + 33] = 2.0f;
+  for (bool normalise : {false, true}) {
+    const auto array = Upload(logits);
+    const auto weights = Output(3 * kTopK);
+    const DeviceArray<int32_t> ids(*device_, std::vector<int32_t>(3 * kTopK, -1));
+    ops().RouteTopK(array.data(), 3, kExperts, kTopK, normalise, ids.data(), weights.data());
+    const auto got_ids = ids.Read();
+    const auto got = weights.Read();
+    for (size_t row = 0; row < 3; ++row) {
+      const float* l = logits.data() + row * kExperts;
+      std::vector<int32_t> order(kExperts);
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [l](int a, int b) { return l[a] > l[b]; });
+      double sum = 0, top = 0;
+      for (int32_t e = 0; e < kExperts; ++e) sum += std::exp(double{l[e]});
+      for (size_t s = 0; s < kTopK; ++s) top += std::exp(double{l[order[s]]}) / sum;
+      for (size_t s = 0; s < kTopK; ++s) {
+        EXPECT_EQ(got_ids[row * kTopK + s], order[s]);
+        const double want = std::exp(double{l[order[s]]}) / sum / (normalise ? top : 1);
+        EXPECT_NEAR(got[row * kTopK + s], want, 1e-6 * want);
+      }
+    }
+  }
+}
+
+std::vector<float> OpsConformance::RunMlp(const TestWeights (&w)[3], int32_t hidden,
+                                          int32_t intermediate, const std::vector<float>& x) {
+  const auto m = static_cast<int32_t>(x.size() / static_cast<size_t>(hidden));
+  const auto gate = Upload(w[0].stored), up = Upload(w[1].stored), down = Upload(w[2].stored);
+  const auto in = Upload(x);
+  const auto out = Output(x.size());
+  const DType dtype = w[0].dtype;
+  ops().Mlp({{gate.data(), dtype, intermediate, hidden},
+             {up.data(), dtype, intermediate, hidden},
+             {down.data(), dtype, hidden, intermediate}},
+            in.data(), m, out.data());
+  return out.Read();
+}
+
+TEST_P(OpsConformance, MlpMatchesDoublePrecisionAndDoesNotSeeTheBatch) {
+  for (DType dtype : kDTypes) {
+    for (const auto& [hidden, intermediate] : {std::pair{56, 26}, {192, 32}, {44, 130}}) {
+      const auto h = static_cast<size_t>(hidden), n = static_cast<size_t>(intermediate);
+      const TestWeights w[3] = {RandomWeights(dtype, n * h, 1), RandomWeights(dtype, n * h, 2),
+                                RandomWeights(dtype, n * h, 3)};
+      const auto x = RandomFloats(40 * h, 5, 0.3f);
+      const auto got = RunMlp(w, hidden, intermediate, x);
+      for (size_t m : {1, 3, 8, 11}) {
+        const std::vector<float> part(x.end() - static_cast<ptrdiff_t>(m * h), x.end());
+        const std::vector<float> want(got.end() - static_cast<ptrdiff_t>(m * h), got.end());
+        EXPECT_EQ(Bits(RunMlp(w, hidden, intermediate, part)), Bits(want)) << m;
+      }
+      for (size_t row = 0; row < 40; ++row) {
+        std::vector<double> a(n);
+        for (size_t i = 0; i < n; ++i) {
+          double gate = 0, up = 0;
+          for (size_t k = 0; k < h; ++k) {
+            gate += double{x[row * h + k]} * w[0].values[i * h + k];
+            up += double{x[row * h + k]} * w[1].values[i * h + k];
+          }
+          a[i] = Silu(gate) * up;
+        }
+        for (size_t r = 0; r < h; ++r) {
+          double want = 0, scale = 0;
+          for (size_t i = 0; i < n; ++i) {
+            want += a[i] * w[2].values[r * n + i];
+            scale += std::abs(a[i] * w[2].values[r * n + i]);
+          }
+          ExpectClose(got[row * h + r], want, 4 * scale);
+        }
+      }
+      ASSERT_FALSE(HasFailure()) << DTypeName(dtype) << " hidden " << hidden;
+    }
+  }
+}
+
+TEST_P(OpsConformance, ExpertRowsGoWhereTheyShouldWithTheBitsOfTheirMlpAlone) {
+  constexpr int32_t kHidden = 56, kIntermediate = 26, kTokens = 700, kTopK = 2;
+  constexpr size_t kExperts = 3;
+  std::vector<std::vector<DeviceArray<uint8_t>>> arrays(kExperts);
+  std::vector<std::vector<TestWeights>> weights(kExperts);
+  std::vector<ExpertJob> jobs(kExperts);
+  for (size_t e = 0; e < kExperts; ++e) {
+    for (uint32_t part = 0; part < 3; ++part) {
+      weights[e].push_back(RandomWeights(DType::kBF16, kHidden * kIntermediate,
+                                         static_cast<uint32_t>(10 * e) + part));
+      arrays[e].push_back(Upload(weights[e][part].stored));
+    }
+    jobs[e].weights = {{arrays[e][0].data(), DType::kBF16, kIntermediate, kHidden},
+                       {arrays[e][1].data(), DType::kBF16, kIntermediate, kHidden},
+                       {arrays[e][2].data(), DType::kBF16, kHidden, kIntermediate}};
+  }
+  // Expert 0 gets most rows, 1 and 2 a few: both paths run in one call.
+  std::vector<std::vector<ExpertRow>> rows(kExperts);
+  for (int32_t t = 0; t < kTokens; ++t) {
+    rows[0].push_back({t, t * kTopK});
+    rows[t % 100 == 0 ? 2 : (t % 230 == 0 ? 1 : 0)].push_back({t, t * kTopK + 1});
+  }
+  for (size_t e = 0; e < kExperts; ++e) jobs[e].rows = rows[e];
+  const auto x = RandomFloats(kTokens * kHidden, 99, 0.3f);
+  const auto in = Upload(x);
+  const auto out = Output(kTokens * kTopK * kHidden);
+  ops().ExpertMlp(jobs, in.data(), out.data());
+  const auto got = out.Read();
+  for (size_t e = 0; e < kExperts; ++e) {
+    const TestWeights w[3] = {weights[e][0], weights[e][1], weights[e][2]};
+    const auto all = RunMlp(w, kHidden, kIntermediate, x);
+    for (const ExpertRow& row : rows[e]) {
+      const std::vector<float> want(all.begin() + row.in_row * kHidden,
+                                    all.begin() + (row.in_row + 1) * kHidden);
+      const std::vector<float> at(got.begin() + row.out_row * kHidden,
+                                  got.begin() + (row.out_row + 1) * kHidden);
+      ASSERT_EQ(Bits(at), Bits(want)) << "expert " << e << " token " << row.in_row;
+    }
+  }
+}
+
+TEST_P(OpsConformance, CombineAddsSlotsInOrderAndTheSharedExpert) {
+  constexpr int32_t kRows = 5, kTopK = 4;
+  for (int32_t hidden : {14, 56, 192}) {
+    const auto h = static_cast<size_t>(hidden);
+    const auto expert_out = RandomFloats(kRows * kTopK * h, 1), w = RandomFloats(kRows * kTopK, 2);
+    const auto shared = RandomFloats(kRows * h, 3), gate = RandomFloats(kRows, 4, 4.0f);
+    const auto residual = RandomFloats(kRows * h, 5);
+    for (int variant = 0; variant < 3; ++variant) {  // no shared expert, ungated, gated
+      const auto e = Upload(expert_out), weights = Upload(w), s = Upload(shared);
+      const auto g = Upload(gate), r = Upload(residual);
+      ops().CombineExperts(e.data(), weights.data(), kRows, kTopK, hidden,
+                           variant > 0 ? s.data() : nullptr, variant > 1 ? g.data() : nullptr,
+                           r.data());
+      const auto got = r.Read();
+      for (size_t t = 0; t < kRows; ++t) {
+        for (size_t i = 0; i < h; ++i) {
+          double want = residual[t * h + i], scale = std::abs(want);
+          for (size_t slot = 0; slot < kTopK; ++slot) {
+            const double term =
+                double{w[t * kTopK + slot]} * expert_out[(t * kTopK + slot) * h + i];
+            want += term;
+            scale += std::abs(term);
+          }
+          double factor = variant > 0 ? 1 : 0;
+          if (variant > 1) factor = 1 / (1 + std::exp(-double{gate[t]}));
+          want += factor * shared[t * h + i];
+          ExpectClose(got[t * h + i], want, scale + std::abs(shared[t * h + i]));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformance, AddAddsEveryElement) {
+  for (size_t n : {1, 15, 16, 100'003}) {
+    const auto x = RandomFloats(n, 1), y = RandomFloats(n, 2);
+    const auto x_array = Upload(x), y_array = Upload(y);
+    ops().Add(x_array.data(), y_array.data(), static_cast<int64_t>(n));
+    const auto got = x_array.Read();
+    for (size_t i = 0; i < n; ++i) ASSERT_EQ(got[i], x[i] + y[i]) << i;
+  }
+}
+
+TEST_P(OpsConformance, NothingToDoIsFine) {
+  ops().Linear({}, 3);
+  ops().Mlp({}, nullptr, 0, nullptr);
+  ops().ExpertMlp({}, nullptr, nullptr);
+  ops().Embed({nullptr, DType::kBF16, 1, 16}, {}, nullptr);
+  ops().Attention({2, 1.0f}, {nullptr, nullptr, 0, 16, 1, 16}, nullptr, {}, nullptr);
+  ops().Add(nullptr, nullptr, 0);
+  EXPECT_TRUE(device_->SynchronizeStream(StreamKind::kCompute, Deadline::AfterMs(30'000)).ok());
+}
+
+// FIELD: freed slots are poisoned with NaN, so a NaN must come through and must not break a router.
+TEST_P(OpsConformance, NanAndInfinityComeThroughAndRoutesStayValid) {
+  constexpr int32_t kExperts = 48, kTopK = 4;
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> logits(4 * kExperts, NAN);
+  std::fill(logits.begin() + kExperts, logits.begin() + 2 * kExperts, inf);
+  std::fill(logits.begin() + 2 * kExperts, logits.begin() + 3 * kExperts, -inf);
+  std::fill(logits.begin() + 3 * kExperts, logits.end(), 1.0f);
+  logits[3 * kExperts + 7] = NAN;
+  const auto array = Upload(logits);
+  const auto weights = Output(4 * kTopK);
+  const DeviceArray<int32_t> ids(*device_, std::vector<int32_t>(4 * kTopK, -1));
+  ops().RouteTopK(array.data(), 4, kExperts, kTopK, true, ids.data(), weights.data());
+  const auto got_ids = ids.Read();
+  for (size_t row = 0; row < 4; ++row) {
+    std::vector<int32_t> sorted(got_ids.begin() + static_cast<ptrdiff_t>(row * kTopK),
+                                got_ids.begin() + static_cast<ptrdiff_t>((row + 1) * kTopK));
+    std::sort(sorted.begin(), sorted.end());
+    EXPECT_GE(sorted.front(), 0);
+    EXPECT_LT(sorted.back(), kExperts);
+    EXPECT_EQ(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  }
+
+  const TestWeights w[3] = {RandomWeights(DType::kBF16, 56 * 26, 1),
+                            RandomWeights(DType::kBF16, 56 * 26, 2),
+                            RandomWeights(DType::kBF16, 56 * 26, 3)};
+  for (size_t m : {2, 20}) {
+    auto x = RandomFloats(m * 56, 7);
+    x[3] = NAN;
+    x[56 + 3] = 1e38f;
+    const auto out = RunMlp(w, 56, 26, x);
+    for (size_t i = 0; i < 56; ++i) EXPECT_TRUE(std::isnan(out[i])) << i;
+    for (size_t i = 2 * 56; i < out.size(); ++i) EXPECT_TRUE(std::isfinite(out[i])) << i;
+  }
+}
+
+std::vector<DeviceUnderTest> CpuDevices() {
+  std::vector<DeviceUnderTest> devices;
+  for (const std::string kernels : {"scalar", "avx2", "avx512"}) {
+    devices.push_back({"cpu_" + kernels,
+                       [kernels] { return CreateCpuDevice({.threads = 2, .kernels = kernels}); }});
+  }
+  return devices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsConformance, testing::ValuesIn(CpuDevices()),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace expertflow

@@ -17,7 +17,8 @@ Result<DType> ParseDType(std::string_view text) {
   if (text == "F32") return DType::kF32;
   if (text == "F16") return DType::kF16;
   if (text == "BF16") return DType::kBF16;
-  return InvalidArgument(fmt::format("type '{}' is not supported; expected BF16, F16 or F32", text));
+  return InvalidArgument(
+      fmt::format("type '{}' is not supported; expected BF16, F16 or F32", text));
 }
 
 }  // namespace expertflow

@@ -125,6 +125,7 @@ class FakeTransport final : public Transport {
     network_->KillAt(self_, network_->now_ns);
   }
 
+  void SetSelf(ProcessId self) override { CHECK(self == self_); }
   std::string LocalAddress() const override { return FakeNetwork::AddressOf(self_); }
 
   Status Connect(ProcessId peer, const std::string& address) override {

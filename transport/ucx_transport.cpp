@@ -122,6 +122,10 @@ class UcxTransport final : public Transport {
     return OkStatus();
   }
 
+  void SetSelf(ProcessId self) override {
+    CHECK(!self_.valid() && self.valid() && peers_.empty());
+    self_ = self;
+  }
   std::string LocalAddress() const override { return worker_.address(); }
 
   Status Connect(ProcessId id, const std::string& address) override;
@@ -166,7 +170,7 @@ class UcxTransport final : public Transport {
   OperationSet<ReceiveOperation> receives_;
   mutable OperationSet<FlushOperation> flushes_;
 
-  const ProcessId self_;
+  ProcessId self_;
   InboundStreams inbound_;
   std::map<ProcessId, std::shared_ptr<Peer>> peers_;
   std::list<Closing> closing_;
@@ -178,6 +182,7 @@ class UcxTransport final : public Transport {
 // --- connections -------------------------------------------------------------------------------
 
 Status UcxTransport::Connect(ProcessId id, const std::string& address) {
+  CHECK(self_.valid());
   if (id == self_ || peers_.contains(id)) {
     return FailedPrecondition(fmt::format("peer {} is connected already", id.value));
   }
@@ -447,7 +452,6 @@ Status UcxTransport::Poll(Deadline deadline, std::span<pollfd> others,
 }  // namespace
 
 Result<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options) {
-  CHECK(options.self.valid());
   ASSIGN_OR_RETURN(UcxWorker worker, UcxWorker::Create(options));
   auto transport = std::make_unique<UcxTransport>(options.self, std::move(worker));
   RETURN_IF_ERROR(transport->Init());

@@ -16,7 +16,7 @@
 namespace expertflow {
 
 struct UcxOptions {
-  ProcessId self;
+  ProcessId self;  // invalid: SetSelf() follows
   // As UCX_NET_DEVICES: "lo" keeps a one-host job off the network; empty: every device.
   std::string net_devices;
   // As UCX_TLS. Only transports with peer-failure handling can connect.

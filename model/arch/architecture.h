@@ -16,6 +16,7 @@ namespace expertflow {
 class Model;
 class Device;
 class WeightSource;
+struct ModelLimits;
 
 // The sizes that planning needs; every architecture fills all of them.
 struct ModelShape {
@@ -41,16 +42,15 @@ class Architecture {
   virtual ~Architecture() = default;
   virtual const ModelShape& shape() const = 0;
   virtual const WeightPlan& weights() const = 0;
-  // Binds the weights; `rows_max` tokens per forward call at the most.
+  // Device memory that a model needs beside weights, experts and KV blocks.
+  virtual uint64_t WorkspaceBytes(const ModelLimits& limits) const = 0;
+  // Binds the weights and allocates the workspace. REQUIRES: device and weights outlive the model
   virtual Result<std::unique_ptr<Model>> Build(Device& device, const WeightSource& weights,
-                                               int32_t rows_max) const = 0;
+                                               const ModelLimits& limits) const = 0;
 };
 
 // Reads a config.json. An unknown architecture, and every setting that is neither honoured nor
 // known to be without effect here, is refused by name.
 Result<std::unique_ptr<Architecture>> MakeArchitecture(const JsonConfig& config);
-
-// A model folder's or store's config text, read and made; errors name the file.
-Result<std::unique_ptr<Architecture>> LoadArchitecture(const std::string& config_file);
 
 }  // namespace expertflow

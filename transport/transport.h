@@ -42,8 +42,8 @@ class Transport {
 
   virtual ~Transport() = default;
 
-  // Who this process is, for one that learns it only at wire-up (a joiner). REQUIRES: before the first
-  // Connect(), and only when the transport was made without an id
+  // Who this process is, for one that learns it only at wire-up (a joiner). REQUIRES: before the
+  // first Connect(), and only when the transport was made without an id
   virtual void SetSelf(ProcessId self) = 0;
 
   // What a peer needs for Connect(): opaque bytes, exchanged at wire-up.

@@ -133,6 +133,9 @@ TEST_P(DeviceConformance, StaleEventHandleIsAProgrammerError) {
   EXPECT_DEATH((void)device_->IsDone(*event), "");
   EXPECT_DEATH(device_->DestroyEvent(*event), "");
   EXPECT_DEATH((void)device_->IsDone(EventHandle()), "");
+  const auto successor = device_->CreateEvent();  // may live in the same slot
+  ASSERT_TRUE(successor.ok());
+  EXPECT_DEATH((void)device_->IsDone(*event), "");
 }
 
 TEST_P(DeviceConformance, CountersCountCopiesOfTheTransferStreamOnly) {

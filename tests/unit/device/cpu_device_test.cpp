@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -84,12 +85,14 @@ TEST(CpuDevice, WaitForACopyOfAnotherThreadEndsAtTheDeadline) {
   const auto before = (*device)->CreateEvent();
   ASSERT_TRUE(before.ok());
   ASSERT_TRUE((*device)->Record(*before, StreamKind::kTransfer).ok());
+  std::atomic<bool> copied{false};
   std::thread copier([&] {
     EXPECT_TRUE(
         (*device)->CopyToDevice(StreamKind::kTransfer, to.data(), from.data(), from.size()).ok());
+    copied = true;
   });
   Status status = OkStatus();
-  while (status.ok()) {  // until the copy has begun
+  while (status.ok() && !copied) {  // until the copy has begun
     status = (*device)->SynchronizeStream(StreamKind::kTransfer, Deadline::AfterMs(1));
   }
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);

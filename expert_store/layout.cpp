@@ -3,12 +3,27 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <charconv>
 #include <cstring>
 
 namespace expertflow {
 
 std::string Fingerprint::ToString() const {
   return fmt::format("{:016x}{:016x}", high, low);
+}
+
+Result<Fingerprint> Fingerprint::Parse(std::string_view text) {
+  Fingerprint fingerprint;
+  const auto parse = [](std::string_view digits, uint64_t* value) {
+    const auto [end, error] =
+        std::from_chars(digits.data(), digits.data() + digits.size(), *value, 16);
+    return error == std::errc() && end == digits.data() + digits.size();
+  };
+  if (text.size() != 32 || !parse(text.substr(0, 16), &fingerprint.high) ||
+      !parse(text.substr(16), &fingerprint.low)) {
+    return InvalidArgument(fmt::format("'{}' is not a fingerprint of 32 hexadecimal digits", text));
+  }
+  return fingerprint;
 }
 
 Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType dtype) {

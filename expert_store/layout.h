@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "common/dtype.h"
@@ -36,6 +37,7 @@ struct Fingerprint {
   uint64_t high = 0;
   friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
   std::string ToString() const;  // 32 hexadecimal digits
+  static Result<Fingerprint> Parse(std::string_view text);
 };
 
 struct StoreExtent {

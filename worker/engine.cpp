@@ -1,0 +1,355 @@
+#include "worker/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "common/check.h"
+#include "device/arena.h"
+#include "worker/cached_executor.h"
+
+namespace expertflow {
+namespace {
+
+// Dense weights where the store has them.
+class MappedWeights final : public WeightSource {
+ public:
+  explicit MappedWeights(const StoreView& store) : store_(store) {}
+  Result<WeightTensor> Dense(std::string_view name) const override {
+    const DenseTensor* tensor = store_.FindDense(name);
+    if (tensor == nullptr) return NotFound(fmt::format("the store has no tensor {}", name));
+    return WeightTensor{tensor->data, tensor->dtype, tensor->shape};
+  }
+
+ private:
+  const StoreView& store_;
+};
+
+// A private copy of them in device memory.
+class ArenaWeights final : public WeightSource {
+ public:
+  // Where the store's tensors go, one after the other, aligned.
+  static uint64_t Bytes(const StoreView& store) {
+    uint64_t end = 0;
+    for (const DenseTensor& tensor : store.dense()) end = ArenaEnd(end, tensor.bytes);
+    return end;
+  }
+  static Result<std::unique_ptr<WeightSource>> Load(Device& device, const StoreView& store,
+                                                    std::byte* base) {
+    auto weights = std::make_unique<ArenaWeights>();
+    uint64_t end = 0;
+    for (const DenseTensor& tensor : store.dense()) {
+      const uint64_t next = ArenaEnd(end, tensor.bytes);
+      std::byte* data = base + (next - tensor.bytes);  // aligned
+      RETURN_IF_ERROR(
+          device.CopyToDevice(StreamKind::kManagement, data, tensor.data, tensor.bytes));
+      weights->tensors_.emplace(tensor.name, WeightTensor{data, tensor.dtype, tensor.shape});
+      end = next;
+    }
+    RETURN_IF_ERROR(device.SynchronizeStream(StreamKind::kManagement, Deadline::AfterMs(600'000)));
+    return std::unique_ptr<WeightSource>(std::move(weights));
+  }
+  Result<WeightTensor> Dense(std::string_view name) const override {
+    const auto found = tensors_.find(std::string(name));
+    if (found == tensors_.end()) {
+      return NotFound(fmt::format("the store has no tensor {}", name));
+    }
+    return found->second;
+  }
+
+ private:
+  std::unordered_map<std::string, WeightTensor> tensors_;
+};
+
+}  // namespace
+
+struct Engine::Sequence {
+  StartSequence start;
+  std::vector<int32_t> tokens;
+  int32_t computed = 0;  // tokens whose keys and values are in the KV cache
+  std::vector<int32_t> blocks;
+  bool capture = false;
+
+  int32_t pending() const { return static_cast<int32_t>(tokens.size()) - computed; }
+  int64_t tokens_max() const { return int64_t{start.prompt_tokens} + start.max_new_tokens; }
+};
+
+// Collects a step's logits and routes.
+class Engine::Sink final : public ForwardSink {
+ public:
+  Sink(Engine& engine, StepOutput* output) : engine_(engine), output_(output) {
+    for (const BatchEntry& entry : engine.batch_) {
+      if (!entry.sequence->capture) continue;
+      for (int32_t i = 0; i < entry.rows; ++i) {
+        CapturedPosition captured;
+        captured.sequence = entry.sequence->start.sequence;
+        captured.position = static_cast<uint32_t>(entry.sequence->computed + i);
+        captured_row_.push_back(entry.first_row + i);
+        captured_logits_.push_back(entry.sequence->start.capture_logits);
+        captured_routes_.push_back(entry.sequence->start.capture_routes);
+        output->captured.push_back(std::move(captured));
+      }
+    }
+  }
+
+  Status OnLogits(int32_t row, std::span<const float> logits) override {
+    const auto captured = std::lower_bound(captured_row_.begin(), captured_row_.end(), row);
+    if (captured != captured_row_.end() && *captured == row) {
+      const auto index = static_cast<size_t>(captured - captured_row_.begin());
+      if (captured_logits_[index]) {
+        output_->captured[index].logits.assign(logits.begin(), logits.end());
+      }
+    }
+    for (const BatchEntry& entry : engine_.batch_) {
+      Sequence& sequence = *entry.sequence;
+      if (row != entry.first_row + entry.rows - 1) continue;
+      if (sequence.computed + entry.rows != static_cast<int32_t>(sequence.tokens.size())) continue;
+      const auto position = static_cast<uint32_t>(sequence.tokens.size());
+      auto token = engine_.sampler_.Sample(logits, sequence.start.sampling, position);
+      if (!token.ok()) {
+        output_->failed.push_back({sequence.start.sequence,
+                                   static_cast<uint8_t>(token.status().code()),
+                                   token.status().message()});
+        continue;
+      }
+      output_->tokens.push_back({sequence.start.sequence, position, *token, FinishReason::kNone});
+    }
+    return OkStatus();
+  }
+
+  void OnRoutes(LayerId /*layer*/, const int32_t* ids, const float* weights) override {
+    const auto k = static_cast<size_t>(engine_.architecture_.shape().top_k);
+    for (size_t i = 0; i < captured_row_.size(); ++i) {
+      if (!captured_routes_[i]) continue;
+      const size_t begin = static_cast<size_t>(captured_row_[i]) * k;
+      auto& captured = output_->captured[i];
+      captured.router_ids.insert(captured.router_ids.end(), ids + begin, ids + begin + k);
+      captured.router_weights.insert(captured.router_weights.end(), weights + begin,
+                                     weights + begin + k);
+    }
+  }
+
+ private:
+  Engine& engine_;
+  StepOutput* output_;
+  std::vector<int32_t> captured_row_;  // ascending; entry i fills output_->captured[i]
+  std::vector<bool> captured_logits_;
+  std::vector<bool> captured_routes_;
+};
+
+Engine::Engine(const EngineOptions& options, Device& device, const Architecture& architecture)
+    : options_(options), device_(device), architecture_(architecture) {}
+
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options, Device& device,
+                                               const Architecture& architecture,
+                                               const StoreView& store, ExecutorObserver* observer) {
+  auto engine = std::unique_ptr<Engine>(new Engine(options, device, architecture));
+  RETURN_IF_ERROR(engine->Init(store, observer));
+  return engine;
+}
+
+Status Engine::Init(const StoreView& store, ExecutorObserver* observer) {
+  const MemoryPlan& plan = options_.plan;
+  blocks_ = std::make_unique<StoreBlockSource>(store);
+  if (plan.in_place) {
+    CHECK(device_.properties().host_pointers);
+    weights_ = std::make_unique<MappedWeights>(store);
+    executor_ = std::make_unique<InPlaceExecutor>(device_, *blocks_, observer);
+  } else {
+    const auto slots = static_cast<int32_t>(plan.expert_slots);
+    const uint64_t cache_bytes = CachedExecutorMemoryBytes(*blocks_, slots, plan.streaming_buffers);
+    const uint64_t dense_bytes = ArenaWeights::Bytes(store);
+    auto arena = device_.Allocate(cache_bytes + dense_bytes);
+    if (!arena.ok()) return arena.status().WithContext("arena for experts (--expert-memory)");
+    arena_ = std::move(arena).value();
+    ASSIGN_OR_RETURN(weights_, ArenaWeights::Load(device_, store, arena_->data() + cache_bytes));
+    CachedExecutorOptions cache;
+    cache.slots = slots;
+    cache.stream_buffers = plan.streaming_buffers;
+    cache.top_k = architecture_.shape().top_k;
+    cache.memory = arena_->data();
+    cache.memory_bytes = cache_bytes;
+    cache.stride = options_.prefetch ? plan.limits.lookahead_max : 0;
+    cache.prefetch.enabled = options_.prefetch;
+    cache.chunk_bytes = options_.transfer_chunk_bytes;
+    ASSIGN_OR_RETURN(executor_,
+                     CachedExecutor::Create(device_, *blocks_, cache, nullptr, observer));
+  }
+  ASSIGN_OR_RETURN(kv_, KvCache::Create(device_, architecture_.shape(), plan.kv_blocks));
+  ASSIGN_OR_RETURN(model_, architecture_.Build(device_, *weights_, plan.limits));
+  return OkStatus();
+}
+
+Status Engine::Start(StartSequence start) {
+  const ModelShape& shape = architecture_.shape();
+  RETURN_IF_ERROR(CheckSamplingParams(start.sampling));
+  if (start.tokens.empty() || start.prompt_tokens < 1 ||
+      start.prompt_tokens > start.tokens.size() || start.max_new_tokens < 1) {
+    return InvalidArgument("a sequence needs a prompt and at least one token to generate");
+  }
+  for (const int32_t token : start.tokens) {
+    if (token < 0 || token >= shape.vocab) {
+      return InvalidArgument(
+          fmt::format("token id {} is outside the vocabulary of {}", token, shape.vocab));
+    }
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->tokens = start.tokens;
+  sequence->capture = start.capture_logits || start.capture_routes;
+  sequence->start = std::move(start);
+  // The last token is never fed back, so it needs no place.
+  const int64_t needed = sequence->tokens_max() - 1;
+  const int64_t limit =
+      std::min<int64_t>(options_.plan.limits.positions_max, kv_->blocks_total() * kKvBlockTokens);
+  if (needed > limit) {
+    return ResourceExhausted(fmt::format(
+        "{} prompt tokens and {} new ones need {} positions of KV cache, there are {}; raise "
+        "--kv-memory or ask for fewer tokens",
+        sequence->start.prompt_tokens, sequence->start.max_new_tokens, needed, limit));
+  }
+  waiting_.push_back(std::move(sequence));
+  return OkStatus();
+}
+
+void Engine::Cancel(SequenceId sequence) {
+  std::erase_if(waiting_, [&](const auto& s) { return s->start.sequence == sequence; });
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (running_[i]->start.sequence == sequence) {
+      Remove(i);
+      return;
+    }
+  }
+}
+
+void Engine::Remove(size_t index) {
+  kv_->Release(running_[index]->blocks);
+  running_.erase(running_.begin() + static_cast<int64_t>(index));
+}
+
+void Engine::Admit() {
+  while (!waiting_.empty() && static_cast<int32_t>(running_.size()) < options_.sequences_max) {
+    Sequence& next = *waiting_.front();
+    next.blocks = kv_->Reserve(KvCache::BlocksFor(std::max<int64_t>(1, next.tokens_max() - 1)));
+    if (next.blocks.empty()) return;
+    running_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+}
+
+int32_t Engine::AddRows(Sequence* sequence, int32_t budget) {
+  const int32_t count = std::min(sequence->pending(), budget);
+  if (count <= 0) return 0;
+  const bool decodes = sequence->computed > 0 && sequence->pending() == 1;
+  const auto first = static_cast<int32_t>(tokens_.size());
+  batch_.push_back({sequence, first, count});
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t position = sequence->computed + i;
+    tokens_.push_back(sequence->tokens[position]);
+    rows_.push_back({sequence->blocks.data(), position});
+    prefill_.push_back(decodes ? 0 : 1);
+    const bool last = position + 1 == static_cast<int32_t>(sequence->tokens.size());
+    if (last || sequence->start.capture_logits) logit_rows_.push_back(first + i);
+  }
+  return count;
+}
+
+void Engine::BuildBatch() {
+  batch_.clear();
+  tokens_.clear();
+  rows_.clear();
+  prefill_.clear();
+  logit_rows_.clear();
+  for (const auto& sequence : running_) {
+    if (sequence->pending() == 1) AddRows(sequence.get(), 1);
+  }
+  int32_t budget = options_.prefill_tokens_max;
+  for (const auto& sequence : running_) {
+    if (sequence->pending() > 1) budget -= AddRows(sequence.get(), budget);
+  }
+}
+
+void Engine::FinishBatch(StepOutput* output) {
+  for (const BatchEntry& entry : batch_) entry.sequence->computed += entry.rows;
+  for (TokenEvent& event : output->tokens) {
+    const auto found = std::find_if(running_.begin(), running_.end(), [&](const auto& s) {
+      return s->start.sequence == event.sequence;
+    });
+    Sequence& sequence = **found;
+    sequence.tokens.push_back(event.token);
+    const auto& stop = sequence.start.stop_tokens;
+    if (std::find(stop.begin(), stop.end(), event.token) != stop.end()) {
+      event.finish = FinishReason::kStop;
+    } else if (static_cast<int64_t>(sequence.tokens.size()) >= sequence.tokens_max()) {
+      event.finish = FinishReason::kLength;
+    }
+    if (event.finish != FinishReason::kNone) {
+      Remove(static_cast<size_t>(found - running_.begin()));
+    }
+  }
+  for (const SequenceFailed& failed : output->failed) Cancel(failed.sequence);
+}
+
+Status Engine::Step(StepOutput* output) {
+  *output = {};
+  Admit();
+  BuildBatch();
+  if (batch_.empty()) return OkStatus();
+  const int64_t begin_ns = NowNs();
+  ForwardBatch batch{tokens_, rows_, prefill_, kv_->layers(), logit_rows_};
+  Sink sink(*this, output);
+  const Status status = model_->Forward(batch, *executor_, sink);
+  if (!status.ok()) {
+    // The step did not advance anything; its sequences end with the reason, the engine goes on.
+    *output = {};
+    for (const BatchEntry& entry : batch_) {
+      output->failed.push_back(
+          {entry.sequence->start.sequence, static_cast<uint8_t>(status.code()), status.message()});
+    }
+    for (const SequenceFailed& failed : output->failed) Cancel(failed.sequence);
+    return OkStatus();
+  }
+  const auto decoded = std::count(prefill_.begin(), prefill_.end(), 0);
+  FinishBatch(output);
+
+  const std::lock_guard lock(stats_mutex_);
+  ++counters_.steps;
+  counters_.decode_tokens += static_cast<uint64_t>(decoded);
+  counters_.prefill_tokens += prefill_.size() - static_cast<size_t>(decoded);
+  counters_.step_ns += static_cast<uint64_t>(NowNs() - begin_ns);
+  counters_.kv_blocks_used = static_cast<uint64_t>(kv_->blocks_total() - kv_->blocks_free());
+  counters_.sequences = static_cast<uint32_t>(running_.size() + waiting_.size());
+  return OkStatus();
+}
+
+WorkerStats Engine::stats() const {
+  WorkerStats stats;
+  {
+    const std::lock_guard lock(stats_mutex_);
+    stats = counters_;
+  }
+  const ExecutorStats experts = executor_->stats();
+  stats.hits = experts.hits;
+  stats.late_hits = experts.late_hits;
+  stats.misses = experts.misses;
+  stats.bypasses = experts.bypasses;
+  stats.bytes_demand = experts.bytes_demand;
+  stats.bytes_prefetch = experts.bytes_prefetch;
+  stats.bytes_wasted = experts.bytes_wasted;
+  stats.prefetch_cancelled = experts.prefetch_cancelled;
+  stats.prefetch_enabled = experts.prefetch_enabled;
+  stats.prefetch_predictions = experts.prefetch_predictions;
+  stats.prefetch_correct = experts.prefetch_correct;
+  stats.stall_ns = experts.stall_ns;
+  stats.kv_blocks_total = static_cast<uint64_t>(kv_->blocks_total());
+  stats.link_busy_ns = device_.transfer_counters().busy_ns;
+  stats.link_bytes_per_second = device_.properties().link.bytes_per_second;
+  stats.link_emulated = device_.properties().link.emulated;
+  return stats;
+}
+
+}  // namespace expertflow

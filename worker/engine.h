@@ -1,0 +1,105 @@
+// The engine of a worker: a set of running sequences, stepped together over one model.
+//
+// Each step takes one token of every decoding sequence and prompt chunks up to a token budget, runs
+// the forward pass, and samples where a sequence has reached its end. Sequences do not influence
+// each other's output. Owned by one thread; stats() may be called from another.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <variant>
+#include <vector>
+
+#include "common/status.h"
+#include "device/device.h"
+#include "expert_store/store_view.h"
+#include "model/arch/architecture.h"
+#include "model/arch/model.h"
+#include "transport/messages.h"
+#include "worker/expert_executor.h"
+#include "worker/kv_cache.h"
+#include "worker/memory_plan.h"
+#include "worker/sampler.h"
+
+namespace expertflow {
+
+struct EngineOptions {
+  MemoryPlan plan;
+  int32_t sequences_max = 16;
+  int32_t prefill_tokens_max = 512;
+  bool prefetch = true;
+  uint64_t transfer_chunk_bytes = 1 << 20;
+};
+
+// What a step produced, in this order.
+struct StepOutput {
+  std::vector<CapturedPosition> captured;
+  std::vector<TokenEvent> tokens;
+  std::vector<SequenceFailed> failed;
+};
+
+class Engine {
+ public:
+  // Allocates what the plan says. REQUIRES: all references outlive the engine
+  static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options, Device& device,
+                                                const Architecture& architecture,
+                                                const StoreView& store, ExecutorObserver* observer);
+  ~Engine();
+
+  // Queues a sequence; it starts when a place and KV blocks are free. An error says why it never
+  // can.
+  Status Start(StartSequence start);
+  // Unknown sequences are ignored: it may have ended meanwhile.
+  void Cancel(SequenceId sequence);
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+  // One step. Failures of sequences are part of the output; an error is the engine's own and final.
+  Status Step(StepOutput* output);
+
+  WorkerStats stats() const;  // any thread
+
+ private:
+  struct Sequence;
+  class Sink;
+
+  Engine(const EngineOptions& options, Device& device, const Architecture& architecture);
+  Status Init(const StoreView& store, ExecutorObserver* observer);
+  void Admit();
+  void BuildBatch();
+  // Rows of `sequence` in this step, at most `budget`; 0: none.
+  int32_t AddRows(Sequence* sequence, int32_t budget);
+  void FinishBatch(StepOutput* output);
+  void Remove(size_t index);
+
+  const EngineOptions options_;
+  Device& device_;
+  const Architecture& architecture_;
+  std::unique_ptr<ExpertBlockSource> blocks_;
+  std::unique_ptr<DeviceAllocation> arena_;  // dense weights, slots, streaming buffers
+  std::unique_ptr<WeightSource> weights_;
+  std::unique_ptr<ExpertExecutor> executor_;
+  std::unique_ptr<KvCache> kv_;
+  std::unique_ptr<Model> model_;
+  Sampler sampler_;
+
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::vector<std::unique_ptr<Sequence>> running_;  // in order of arrival
+
+  // The batch of the current step.
+  struct BatchEntry {
+    Sequence* sequence = nullptr;
+    int32_t first_row = 0;
+    int32_t rows = 0;
+  };
+  std::vector<BatchEntry> batch_;
+  std::vector<int32_t> tokens_;
+  std::vector<AttentionRow> rows_;
+  std::vector<uint8_t> prefill_;
+  std::vector<int32_t> logit_rows_;
+
+  mutable std::mutex stats_mutex_;
+  WorkerStats counters_;  // guarded by stats_mutex_: what the engine itself counts
+};
+
+}  // namespace expertflow

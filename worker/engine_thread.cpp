@@ -1,0 +1,133 @@
+#include "worker/engine_thread.h"
+
+#include <utility>
+
+#include "common/log.h"
+
+namespace expertflow {
+namespace {
+
+// Captured logits are large; a slow coordinator stops the engine rather than filling memory.
+constexpr size_t kOutgoingBytesMax = size_t{64} << 20;
+
+size_t CapturedBytes(const StepOutput& output) {
+  size_t bytes = 0;
+  for (const CapturedPosition& captured : output.captured) {
+    bytes += captured.logits.size() * sizeof(float) + captured.router_ids.size() * 8;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+EngineThread::EngineThread(std::unique_ptr<Engine> engine, std::function<void()> wake)
+    : engine_(std::move(engine)), wake_(std::move(wake)), thread_([this] { Run(); }) {}
+
+EngineThread::~EngineThread() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_.notify_one();
+  taken_.notify_one();
+  thread_.join();
+}
+
+void EngineThread::Start(StartSequence start) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.emplace_back(std::move(start));
+    busy_ = true;
+  }
+  work_.notify_one();
+}
+
+void EngineThread::Cancel(SequenceId sequence) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.emplace_back(CancelSequence{sequence});
+  }
+  work_.notify_one();
+}
+
+void EngineThread::TakeMessages(std::vector<Message>* messages) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Message& message : outgoing_) messages->push_back(std::move(message));
+    outgoing_.clear();
+    outgoing_bytes_ = 0;
+  }
+  taken_.notify_one();
+}
+
+uint64_t EngineThread::steps() const {
+  const std::lock_guard lock(mutex_);
+  return steps_;
+}
+
+bool EngineThread::busy() const {
+  const std::lock_guard lock(mutex_);
+  return busy_;
+}
+
+void EngineThread::Apply(Command command, std::vector<Message>* out) {
+  if (auto* start = std::get_if<StartSequence>(&command)) {
+    const SequenceId sequence = start->sequence;
+    const Status status = engine_->Start(std::move(*start));
+    if (!status.ok()) {
+      out->emplace_back(
+          SequenceFailed{sequence, static_cast<uint8_t>(status.code()), status.message()});
+    }
+  } else {
+    engine_->Cancel(std::get<CancelSequence>(command).sequence);
+  }
+}
+
+void EngineThread::Publish(std::vector<Message>* out) {
+  if (out->empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (Message& message : *out) outgoing_.push_back(std::move(message));
+  }
+  out->clear();
+  wake_();
+}
+
+void EngineThread::Run() {
+  std::vector<Message> out;
+  StepOutput output;
+  uint64_t steps = 0;
+  for (;;) {
+    std::deque<Command> commands;
+    {
+      std::unique_lock lock(mutex_);
+      steps_ = steps;
+      busy_ = !commands_.empty() || !engine_->idle();
+      work_.wait(lock, [this] { return stop_ || !commands_.empty() || !engine_->idle(); });
+      taken_.wait(lock, [this] { return stop_ || outgoing_bytes_ < kOutgoingBytesMax; });
+      if (stop_) return;
+      commands.swap(commands_);
+      busy_ = true;
+    }
+    for (Command& command : commands) Apply(std::move(command), &out);
+    if (!engine_->idle()) {
+      const Status status = engine_->Step(&output);
+      ++steps;
+      if (!status.ok()) {
+        LogError("{}", status.ToString());
+        out.emplace_back(FatalError{static_cast<uint8_t>(status.code()), status.message()});
+      }
+      const size_t bytes = CapturedBytes(output);
+      for (CapturedPosition& captured : output.captured) out.emplace_back(std::move(captured));
+      if (!output.tokens.empty()) {
+        out.emplace_back(StepReport{steps, std::move(output.tokens)});
+      }
+      for (SequenceFailed& failed : output.failed) out.emplace_back(std::move(failed));
+      const std::lock_guard lock(mutex_);
+      outgoing_bytes_ += bytes;
+    }
+    Publish(&out);
+  }
+}
+
+}  // namespace expertflow

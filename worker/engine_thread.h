@@ -1,0 +1,62 @@
+// The engine's thread: takes commands from the thread that owns the transport, steps the engine,
+// and hands messages back. Two bounded queues and nothing else are shared. Sleeps while there is no
+// work.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "transport/messages.h"
+#include "worker/engine.h"
+
+namespace expertflow {
+
+class EngineThread {
+ public:
+  // `wake` is called from the engine's thread when there are messages to take.
+  EngineThread(std::unique_ptr<Engine> engine, std::function<void()> wake);
+  // Ends after the step in progress.
+  ~EngineThread();
+
+  void Start(StartSequence start);
+  void Cancel(SequenceId sequence);
+  // Appends what is there; never blocks.
+  void TakeMessages(std::vector<Message>* messages);
+
+  // Grows with every step: the progress that heartbeats report.
+  uint64_t steps() const;
+  bool busy() const;
+  WorkerStats stats() const { return engine_->stats(); }
+
+ private:
+  using Command = std::variant<StartSequence, CancelSequence>;
+
+  void Run();
+  void Apply(Command command, std::vector<Message>* out);
+  void Publish(std::vector<Message>* out);
+
+  const std::unique_ptr<Engine> engine_;
+  const std::function<void()> wake_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_.
+  std::deque<Command> commands_;
+  std::vector<Message> outgoing_;
+  size_t outgoing_bytes_ = 0;
+  uint64_t steps_ = 0;
+  bool busy_ = false;
+  bool stop_ = false;
+  std::condition_variable work_;
+  std::condition_variable taken_;
+
+  std::thread thread_;  // last: uses the rest
+};
+
+}  // namespace expertflow

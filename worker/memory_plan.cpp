@@ -1,0 +1,96 @@
+#include "worker/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace expertflow {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kKvBytesDefaultMax = uint64_t{256} << 20;
+constexpr int32_t kKvSequencesDefault = 4;
+
+Status PlanExperts(const MemoryPlanInput& input, MemoryPlan* plan) {
+  const StoreSizes& store = input.store;
+  plan->experts_total = store.expert_count;
+  if (input.in_place || store.expert_count == 0) return OkStatus();
+  plan->slot_bytes = (store.expert_block_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const auto count = static_cast<uint64_t>(store.expert_count);
+  // A share is a share of the experts; bytes are bytes of slots.
+  const uint64_t slots = input.expert_memory.is_percent
+                             ? input.expert_memory.Resolve(count)
+                             : input.expert_memory.bytes / plan->slot_bytes;
+  const bool wants_some = input.expert_memory.is_percent ? input.expert_memory.percent > 0
+                                                         : input.expert_memory.bytes > 0;
+  if (slots == 0 && wants_some) {
+    return InvalidArgument(fmt::format(
+        "--expert-memory holds less than one expert ({}); use 0 for streaming only, or at least "
+        "that much",
+        FormatBytes(plan->slot_bytes)));
+  }
+  plan->expert_slots = static_cast<int64_t>(std::min(slots, count));
+  plan->expert_bytes = static_cast<uint64_t>(plan->expert_slots) * plan->slot_bytes;
+  plan->streaming_buffers = input.streaming_buffers;
+  plan->streaming_bytes = static_cast<uint64_t>(input.streaming_buffers) * plan->slot_bytes;
+  return OkStatus();
+}
+
+Status PlanKv(const ModelShape& shape, const MemoryPlanInput& input, MemoryPlan* plan) {
+  const uint64_t block_bytes = shape.kv_bytes_per_token * kKvBlockTokens;
+  const int64_t context_blocks = (shape.context + kKvBlockTokens - 1) / kKvBlockTokens;
+  const uint64_t full = static_cast<uint64_t>(context_blocks) * block_bytes *
+                        std::min(input.sequences_max, kKvSequencesDefault);
+  const uint64_t wanted = input.kv_memory_bytes > 0
+                              ? input.kv_memory_bytes
+                              : std::max(std::min(full, kKvBytesDefaultMax), block_bytes);
+  plan->kv_blocks = static_cast<int64_t>(wanted / block_bytes);
+  if (plan->kv_blocks == 0) {
+    return InvalidArgument(fmt::format("--kv-memory {} holds less than one block of {} tokens ({})",
+                                       FormatBytes(wanted), kKvBlockTokens,
+                                       FormatBytes(block_bytes)));
+  }
+  plan->kv_bytes = static_cast<uint64_t>(plan->kv_blocks) * block_bytes;
+  return OkStatus();
+}
+
+}  // namespace
+
+uint64_t MemoryPlan::kv_tokens() const {
+  return static_cast<uint64_t>(kv_blocks) * kKvBlockTokens;
+}
+
+Result<MemoryPlan> MakeMemoryPlan(const Architecture& architecture, const MemoryPlanInput& input) {
+  const ModelShape& shape = architecture.shape();
+  if (input.prefill_tokens_max < 1 || input.sequences_max < 1) {
+    return InvalidArgument("--prefill-tokens and --sequences-max must be at least 1");
+  }
+  if (!input.in_place && input.streaming_buffers < 2) {
+    return InvalidArgument("--streaming-buffers must be at least 2");
+  }
+  MemoryPlan plan;
+  plan.in_place = input.in_place;
+  plan.dense_bytes = input.in_place ? 0 : input.store.dense_bytes;
+  plan.store_bytes = input.store.dense_bytes + input.store.expert_bytes;
+  RETURN_IF_ERROR(PlanExperts(input, &plan));
+  RETURN_IF_ERROR(PlanKv(shape, input, &plan));
+  // A step holds the prompt chunk and one row of every other sequence.
+  plan.limits.rows_max = input.prefill_tokens_max + input.sequences_max;
+  plan.limits.positions_max =
+      static_cast<int32_t>(std::min<uint64_t>(shape.context, plan.kv_tokens()));
+  plan.limits.lookahead_max = input.in_place ? 0 : input.lookahead_max;
+  plan.workspace_bytes = architecture.WorkspaceBytes(plan.limits);
+  return plan;
+}
+
+std::string MemoryPlanJson(const MemoryPlan& plan) {
+  return fmt::format(
+      R"({{"in_place":{},"dense_bytes":{},"expert_slots":{},"slot_bytes":{},"expert_bytes":{},)"
+      R"("streaming_buffers":{},"streaming_bytes":{},"kv_blocks":{},"kv_tokens":{},"kv_bytes":{},)"
+      R"("workspace_bytes":{},"experts_total":{},"store_bytes":{},"total_bytes":{}}})",
+      plan.in_place, plan.dense_bytes, plan.expert_slots, plan.slot_bytes, plan.expert_bytes,
+      plan.streaming_buffers, plan.streaming_bytes, plan.kv_blocks, plan.kv_tokens(), plan.kv_bytes,
+      plan.workspace_bytes, plan.experts_total, plan.store_bytes, plan.total_bytes());
+}
+
+}  // namespace expertflow

@@ -1,0 +1,66 @@
+// The memory plan of a worker: what goes where, in bytes, computed before anything is allocated and
+// shown by `inspect`, `run --report` and `status`. The worker allocates exactly this.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/status.h"
+#include "common/units.h"
+#include "model/arch/architecture.h"
+#include "model/arch/model.h"
+
+namespace expertflow {
+
+// The model as the store holds it.
+struct StoreSizes {
+  uint64_t dense_bytes = 0;
+  uint64_t expert_bytes = 0;        // all experts together
+  uint64_t expert_block_bytes = 0;  // the largest
+  int64_t expert_count = 0;
+};
+
+struct MemoryPlanInput {
+  StoreSizes store;
+  bool in_place = false;  // compute from the store's mapping: no arena
+  ByteBudget expert_memory{.is_percent = true, .percent = 100};
+  int32_t streaming_buffers = 2;
+  uint64_t kv_memory_bytes = 0;  // 0: four sequences of full length, at most 256 MiB
+  int32_t sequences_max = 16;
+  int32_t prefill_tokens_max = 512;
+  int32_t lookahead_max = 0;
+};
+
+struct MemoryPlan {
+  bool in_place = false;
+  uint64_t dense_bytes = 0;  // private copy of the dense weights; 0 in place
+  int64_t expert_slots = 0;
+  uint64_t slot_bytes = 0;    // of one slot or streaming buffer
+  uint64_t expert_bytes = 0;  // all slots
+  int32_t streaming_buffers = 0;
+  uint64_t streaming_bytes = 0;  // all streaming buffers
+  int64_t kv_blocks = 0;
+  uint64_t kv_bytes = 0;
+  uint64_t workspace_bytes = 0;
+  int64_t experts_total = 0;
+  uint64_t store_bytes = 0;  // shared with every worker of the host
+  ModelLimits limits;
+
+  uint64_t kv_tokens() const;
+  // What one worker takes for itself.
+  uint64_t total_bytes() const {
+    return dense_bytes + expert_bytes + streaming_bytes + kv_bytes + workspace_bytes;
+  }
+};
+
+// Tokens of one KV block.
+inline constexpr int32_t kKvBlockTokens = 16;
+
+// Errors name the option: a budget that holds less than one expert but is not zero, KV memory for
+// less than one block, ...
+Result<MemoryPlan> MakeMemoryPlan(const Architecture& architecture, const MemoryPlanInput& input);
+
+// One JSON object with the fields above.
+std::string MemoryPlanJson(const MemoryPlan& plan);
+
+}  // namespace expertflow

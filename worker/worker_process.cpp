@@ -1,0 +1,279 @@
+#include "worker/worker_process.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "common/log.h"
+#include "device/cpu/cpu_device.h"
+#include "expert_store/store_view.h"
+#include "model/arch/architecture.h"
+#include "transport/wire.h"
+#include "worker/engine_thread.h"
+#include "worker/memory_plan.h"
+
+namespace expertflow {
+namespace {
+
+constexpr int64_t kFlushNs = 1'000'000'000;
+// Layers of lead of the prefetch until the stride controller decides.
+constexpr int32_t kLookahead = 1;
+
+Result<StoreDescriptor> DescriptorFrom(const StoreReady& ready) {
+  StoreDescriptor descriptor;
+  descriptor.kind =
+      ready.kind == 0 ? StoreDescriptor::Kind::kSharedMemory : StoreDescriptor::Kind::kFile;
+  descriptor.name = ready.name;
+  descriptor.total_bytes = ready.total_bytes;
+  ASSIGN_OR_RETURN(descriptor.fingerprint, Fingerprint::Parse(ready.fingerprint));
+  return descriptor;
+}
+
+// Everything between one message and the next: owned by the transport's thread.
+class WorkerProcess {
+ public:
+  WorkerProcess(const WorkerOptions& options, Transport& transport,
+                const std::vector<Member>& members)
+      : options_(options), transport_(transport), members_(members) {}
+
+  Status Run(SignalWatcher& signals);
+
+ private:
+  Status ConnectToCoordinator();
+  // Returns true when the process should end.
+  Result<bool> Handle(const Message& message);
+  Status Attach(const StoreReady& store);
+  Status OpenDevice();
+  MemoryPlanInput PlanInput() const;
+  std::string EffectiveConfig() const;
+  void Send(const Message& message);
+  // Sends what the engine has produced; keeps what does not fit for later.
+  void SendPending();
+  void SendHeartbeat();
+  void Flush();
+
+  const WorkerOptions& options_;
+  Transport& transport_;
+  const std::vector<Member>& members_;
+  const Member* coordinator_ = nullptr;
+  UniqueFd coordinator_death_;
+
+  std::unique_ptr<Device> device_;
+  std::optional<StoreView> store_;
+  std::unique_ptr<Architecture> architecture_;
+  std::unique_ptr<EngineThread> engine_;
+  std::vector<Message> pending_;
+  uint64_t beats_ = 0;
+};
+
+Status WorkerProcess::ConnectToCoordinator() {
+  for (const Member& member : members_) {
+    if (member.info.role == ProcessRole::kCoordinator) coordinator_ = &member;
+  }
+  if (coordinator_ == nullptr) return FailedPrecondition("the job has no coordinator");
+  RETURN_IF_ERROR(transport_.Connect(coordinator_->id, coordinator_->info.address));
+  const ProcessInfo& info = coordinator_->info;
+  if (info.host == HostName() && info.boot_id == ReadBootId()) {
+    auto death = OpenPidFd(static_cast<pid_t>(info.pid), info.pid_start_ticks);
+    if (!death.ok()) return Unavailable("the coordinator is gone");
+    coordinator_death_ = std::move(death).value();
+  }
+  return OkStatus();
+}
+
+Status WorkerProcess::OpenDevice() {
+  if (options_.device != "cpu") {
+    return InvalidArgument(
+        fmt::format("--device {}: not supported; this build knows cpu", options_.device));
+  }
+  int32_t workers = options_.workers_on_host;
+  if (workers == 0) {
+    workers = static_cast<int32_t>(
+        std::count_if(members_.begin(), members_.end(), [](const Member& member) {
+          return member.info.role == ProcessRole::kWorker && member.info.host == HostName();
+        }));
+  }
+  CpuDeviceOptions cpu;
+  cpu.threads =
+      options_.threads > 0 ? options_.threads : std::max(1, CoreCount() / std::max(1, workers));
+  cpu.kernels = options_.kernels;
+  cpu.link = options_.link;
+  ASSIGN_OR_RETURN(device_, CreateCpuDevice(cpu));
+  return OkStatus();
+}
+
+MemoryPlanInput WorkerProcess::PlanInput() const {
+  MemoryPlanInput input;
+  input.store = {store_->total_dense_bytes(), store_->total_expert_bytes(),
+                 store_->expert_block_bytes(), static_cast<int64_t>(store_->expert_count())};
+  input.in_place = options_.device_memory_host;
+  input.expert_memory = options_.expert_memory;
+  input.streaming_buffers = options_.streaming_buffers;
+  input.kv_memory_bytes = options_.kv_memory_bytes;
+  input.sequences_max = options_.sequences_max;
+  input.prefill_tokens_max = options_.prefill_tokens_max;
+  input.lookahead_max = options_.prefetch ? kLookahead : 0;
+  return input;
+}
+
+std::string WorkerProcess::EffectiveConfig() const {
+  const DeviceProperties& device = device_->properties();
+  return fmt::format(
+      R"({{"device":"{}","kernels":"{}","threads":{},"device_memory":"{}","prefetch":{},)"
+      R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"sequences_max":{},)"
+      R"("prefill_tokens_max":{},"transfer_chunk_bytes":{}}})",
+      device.name, device.kernels, device.threads, options_.device_memory_host ? "host" : "private",
+      options_.prefetch && !options_.device_memory_host, device.link.bytes_per_second,
+      device.link.latency_ns, device.link.emulated, options_.sequences_max,
+      options_.prefill_tokens_max, options_.transfer_chunk_bytes);
+}
+
+Status WorkerProcess::Attach(const StoreReady& ready) {
+  ASSIGN_OR_RETURN(const StoreDescriptor descriptor, DescriptorFrom(ready));
+  if (store_) {
+    // A restarted store: the mapping that this worker holds is the same memory.
+    if (store_->fingerprint() == descriptor.fingerprint) return OkStatus();
+    return FailedPrecondition(
+        fmt::format("store {} holds another model than the one in use", ready.name));
+  }
+  ASSIGN_OR_RETURN(store_, StoreView::Attach(descriptor));
+  ASSIGN_OR_RETURN(const JsonConfig config,
+                   JsonConfig::Parse(store_->config_json(), "config.json of " + ready.name));
+  ASSIGN_OR_RETURN(architecture_, MakeArchitecture(config));
+  RETURN_IF_ERROR(store_->Matches(architecture_->weights()));
+  RETURN_IF_ERROR(OpenDevice());
+  EngineOptions engine_options;
+  ASSIGN_OR_RETURN(engine_options.plan, MakeMemoryPlan(*architecture_, PlanInput()));
+  engine_options.sequences_max = options_.sequences_max;
+  engine_options.prefill_tokens_max = options_.prefill_tokens_max;
+  engine_options.prefetch = options_.prefetch;
+  engine_options.transfer_chunk_bytes = options_.transfer_chunk_bytes;
+  ASSIGN_OR_RETURN(auto engine,
+                   Engine::Create(engine_options, *device_, *architecture_, *store_, nullptr));
+  const MemoryPlan& plan = engine_options.plan;
+  engine_ = std::make_unique<EngineThread>(std::move(engine), [this] { transport_.Wake(); });
+
+  WorkerReady worker;
+  worker.device = device_->properties().name;
+  worker.kernels = device_->properties().kernels;
+  worker.threads = static_cast<uint32_t>(device_->properties().threads);
+  worker.expert_slots = static_cast<uint32_t>(plan.expert_slots);
+  worker.in_place = plan.in_place;
+  worker.kv_tokens = plan.kv_tokens();
+  worker.effective_config = EffectiveConfig();
+  worker.memory_plan = MemoryPlanJson(plan);
+  Send(worker);
+  return OkStatus();
+}
+
+Result<bool> WorkerProcess::Handle(const Message& message) {
+  if (const auto* attach = std::get_if<AttachStore>(&message)) {
+    RETURN_IF_ERROR(Attach(attach->store));
+  } else if (std::holds_alternative<Shutdown>(message)) {
+    return true;
+  } else if (engine_ == nullptr) {
+    return FailedPrecondition(
+        fmt::format("{} came before a store was attached", MessageName(message)));
+  } else if (const auto* start = std::get_if<StartSequence>(&message)) {
+    engine_->Start(*start);
+  } else if (const auto* cancel = std::get_if<CancelSequence>(&message)) {
+    engine_->Cancel(cancel->sequence);
+  } else {
+    return InvalidArgument(
+        fmt::format("a worker does not expect {} from the coordinator", MessageName(message)));
+  }
+  return false;
+}
+
+void WorkerProcess::Send(const Message& message) {
+  pending_.push_back(message);
+  SendPending();
+}
+
+void WorkerProcess::SendPending() {
+  if (engine_ != nullptr) engine_->TakeMessages(&pending_);
+  size_t sent = 0;
+  while (sent < pending_.size()) {
+    const Status status = transport_.Send(coordinator_->id, EncodeMessage(pending_[sent]));
+    if (status.code() == StatusCode::kResourceExhausted) break;  // queue full: later
+    if (!status.ok()) LogDebug("{}", status.ToString());  // a gone coordinator shows in Poll()
+    ++sent;
+  }
+  pending_.erase(pending_.begin(), pending_.begin() + static_cast<int64_t>(sent));
+}
+
+void WorkerProcess::SendHeartbeat() {
+  Heartbeat heartbeat;
+  heartbeat.progress = engine_ == nullptr ? ++beats_ : engine_->steps();
+  heartbeat.busy = engine_ != nullptr && engine_->busy();
+  Send(heartbeat);
+  if (engine_ == nullptr) return;
+  WorkerStats stats = engine_->stats();
+  if (const auto resident = ProportionalSetSizeBytes(); resident.ok()) {
+    stats.resident_bytes = *resident;
+  }
+  Send(stats);
+}
+
+void WorkerProcess::Flush() {
+  SendPending();
+  const Deadline deadline = Deadline::AfterNs(kFlushNs);
+  std::vector<TransportEvent> events;
+  while (!transport_.Flushed() && !deadline.Passed()) {
+    if (!transport_.Poll(Deadline::AfterMs(10), {}, &events).ok()) return;
+  }
+}
+
+Status WorkerProcess::Run(SignalWatcher& signals) {
+  RETURN_IF_ERROR(ConnectToCoordinator());
+  int64_t next_beat_ns = NowNs();
+  std::vector<TransportEvent> events;
+  for (;;) {
+    if (NowNs() >= next_beat_ns) {
+      SendHeartbeat();
+      next_beat_ns = NowNs() + options_.heartbeat_ns;
+    }
+    pollfd others[] = {{signals.fd(), POLLIN, 0}, {coordinator_death_.get(), POLLIN, 0}};
+    events.clear();
+    // A full queue empties without an event for us, so look again soon.
+    const int64_t wait_ns = pending_.empty() ? next_beat_ns : NowNs() + 1'000'000;
+    RETURN_IF_ERROR(transport_.Poll(Deadline::AtNs(wait_ns), others, &events));
+    SendPending();
+    for (const TransportEvent& event : events) {
+      if (event.kind == TransportEvent::Kind::kPeerDown) {
+        return Unavailable("the coordinator is gone: " + event.reason.message());
+      }
+      ASSIGN_OR_RETURN(const Message message, DecodeMessage(event.message));
+      const auto end = Handle(message);
+      if (!end.ok()) {
+        Send(FatalError{static_cast<uint8_t>(end.status().code()), end.status().message()});
+        Flush();
+        return end.status();
+      }
+      if (*end) {
+        if (engine_ != nullptr) SendHeartbeat();  // the last word on the statistics
+        Flush();
+        return OkStatus();
+      }
+    }
+    if (others[0].revents != 0 && signals.Take()) {
+      Flush();
+      return Cancelled("ended by a signal");
+    }
+    if (others[1].revents != 0) return Unavailable("the coordinator has died");
+  }
+}
+
+}  // namespace
+
+Status RunWorker(const WorkerOptions& options, Transport& transport,
+                 const std::vector<Member>& members, SignalWatcher& signals) {
+  WorkerProcess process(options, transport, members);
+  return process.Run(signals);
+}
+
+}  // namespace expertflow

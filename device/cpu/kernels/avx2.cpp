@@ -20,8 +20,8 @@ struct Avx2 {
 
   static constexpr const char* kName = "avx2";
   static constexpr int kGroups = 2;
-  static constexpr int kTileRows = 4;
-  static constexpr int kTileCols = 3;
+  static constexpr int kTileRows = 3;
+  static constexpr int kTileCols = 4;
 
   static float ToFloat(float value) { return value; }
   static float ToFloat(BF16 value) {

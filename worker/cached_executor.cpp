@@ -459,6 +459,7 @@ ExecutorStats CachedExecutor::stats() const {
   stats.bytes_demand = engine_->queue_stats().demand_bytes;
   stats.bytes_prefetch = engine_->queue_stats().prefetch_bytes;
   stats.bytes_wasted = cache.bytes_wasted;
+  stats.prefetch_used = cache.prefetch_hits + cache.prefetch_late_hits;
   stats.prefetch_cancelled = cache.prefetch_cancelled;
   stats.prefetch_predictions = planner.predictions;
   stats.prefetch_correct = planner.correct;

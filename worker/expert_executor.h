@@ -28,6 +28,7 @@ struct ExecutorStats {
   uint64_t bytes_demand = 0;    // arrived
   uint64_t bytes_prefetch = 0;  // arrived
   uint64_t bytes_wasted = 0;
+  uint64_t prefetch_used = 0;  // first use found it ready or on its way
   uint64_t prefetch_cancelled = 0;
   uint64_t prefetch_predictions = 0;
   uint64_t prefetch_correct = 0;

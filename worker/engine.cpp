@@ -147,19 +147,20 @@ Engine::~Engine() = default;
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options, Device& device,
                                                const Architecture& architecture,
-                                               const StoreView& store, ExecutorObserver* observer) {
+                                               const StoreView& store, TimelineRecorder* timeline) {
   auto engine = std::unique_ptr<Engine>(new Engine(options, device, architecture));
-  RETURN_IF_ERROR(engine->Init(store, observer));
+  RETURN_IF_ERROR(engine->Init(store, timeline));
   return engine;
 }
 
-Status Engine::Init(const StoreView& store, ExecutorObserver* observer) {
+Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
   const MemoryPlan& plan = options_.plan;
+  timeline_ = timeline;
   blocks_ = std::make_unique<StoreBlockSource>(store);
   if (plan.in_place) {
     CHECK(device_.properties().host_pointers);
     weights_ = std::make_unique<MappedWeights>(store);
-    executor_ = std::make_unique<InPlaceExecutor>(device_, *blocks_, observer);
+    executor_ = std::make_unique<InPlaceExecutor>(device_, *blocks_, timeline);
   } else {
     const auto slots = static_cast<int32_t>(plan.expert_slots);
     const uint64_t cache_bytes = CachedExecutorMemoryBytes(*blocks_, slots, plan.streaming_buffers);
@@ -178,7 +179,7 @@ Status Engine::Init(const StoreView& store, ExecutorObserver* observer) {
     cache.prefetch.enabled = options_.prefetch;
     cache.chunk_bytes = options_.transfer_chunk_bytes;
     ASSIGN_OR_RETURN(executor_,
-                     CachedExecutor::Create(device_, *blocks_, cache, nullptr, observer));
+                     CachedExecutor::Create(device_, *blocks_, cache, nullptr, timeline));
   }
   ASSIGN_OR_RETURN(kv_, KvCache::Create(device_, architecture_.shape(), plan.kv_blocks));
   ASSIGN_OR_RETURN(model_, architecture_.Build(device_, *weights_, plan.limits));
@@ -315,12 +316,16 @@ Status Engine::Step(StepOutput* output) {
   }
   const auto decoded = std::count(prefill_.begin(), prefill_.end(), 0);
   FinishBatch(output);
+  const int64_t end_ns = NowNs();
+  if (timeline_ != nullptr) {
+    timeline_->OnStep(begin_ns, end_ns, static_cast<int64_t>(prefill_.size()));
+  }
 
   const std::lock_guard lock(stats_mutex_);
   ++counters_.steps;
   counters_.decode_tokens += static_cast<uint64_t>(decoded);
   counters_.prefill_tokens += prefill_.size() - static_cast<size_t>(decoded);
-  counters_.step_ns += static_cast<uint64_t>(NowNs() - begin_ns);
+  counters_.step_ns += static_cast<uint64_t>(end_ns - begin_ns);
   counters_.kv_blocks_used = static_cast<uint64_t>(kv_->blocks_total() - kv_->blocks_free());
   counters_.sequences = static_cast<uint32_t>(running_.size() + waiting_.size());
   return OkStatus();

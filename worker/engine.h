@@ -22,6 +22,7 @@
 #include "worker/kv_cache.h"
 #include "worker/memory_plan.h"
 #include "worker/sampler.h"
+#include "worker/timeline.h"
 
 namespace expertflow {
 
@@ -42,10 +43,11 @@ struct StepOutput {
 
 class Engine {
  public:
-  // Allocates what the plan says. REQUIRES: all references outlive the engine
+  // Allocates what the plan says. `timeline` may be null. REQUIRES: all references outlive the
+  // engine
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options, Device& device,
                                                 const Architecture& architecture,
-                                                const StoreView& store, ExecutorObserver* observer);
+                                                const StoreView& store, TimelineRecorder* timeline);
   ~Engine();
 
   // Queues a sequence; it starts when a place and KV blocks are free. An error says why it never
@@ -64,7 +66,7 @@ class Engine {
   class Sink;
 
   Engine(const EngineOptions& options, Device& device, const Architecture& architecture);
-  Status Init(const StoreView& store, ExecutorObserver* observer);
+  Status Init(const StoreView& store, TimelineRecorder* timeline);
   void Admit();
   void BuildBatch();
   // Rows of `sequence` in this step, at most `budget`; 0: none.
@@ -75,6 +77,7 @@ class Engine {
   const EngineOptions options_;
   Device& device_;
   const Architecture& architecture_;
+  TimelineRecorder* timeline_ = nullptr;
   std::unique_ptr<ExpertBlockSource> blocks_;
   std::unique_ptr<DeviceAllocation> arena_;  // dense weights, slots, streaming buffers
   std::unique_ptr<WeightSource> weights_;

@@ -1,6 +1,7 @@
 #include "worker/worker_process.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -65,6 +66,7 @@ class WorkerProcess {
   std::unique_ptr<Device> device_;
   std::optional<StoreView> store_;
   std::unique_ptr<Architecture> architecture_;
+  std::unique_ptr<TimelineRecorder> timeline_;
   std::unique_ptr<EngineThread> engine_;
   std::vector<Message> pending_;
   uint64_t beats_ = 0;
@@ -146,14 +148,18 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   ASSIGN_OR_RETURN(architecture_, MakeArchitecture(config));
   RETURN_IF_ERROR(store_->Matches(architecture_->weights()));
   RETURN_IF_ERROR(OpenDevice());
+  if (!options_.trace_file.empty()) {
+    ASSIGN_OR_RETURN(
+        timeline_, TimelineRecorder::Create(fmt::format("{}.{}", options_.trace_file, ::getpid())));
+  }
   EngineOptions engine_options;
   ASSIGN_OR_RETURN(engine_options.plan, MakeMemoryPlan(*architecture_, PlanInput()));
   engine_options.sequences_max = options_.sequences_max;
   engine_options.prefill_tokens_max = options_.prefill_tokens_max;
   engine_options.prefetch = options_.prefetch;
   engine_options.transfer_chunk_bytes = options_.transfer_chunk_bytes;
-  ASSIGN_OR_RETURN(auto engine,
-                   Engine::Create(engine_options, *device_, *architecture_, *store_, nullptr));
+  ASSIGN_OR_RETURN(auto engine, Engine::Create(engine_options, *device_, *architecture_, *store_,
+                                               timeline_.get()));
   const MemoryPlan& plan = engine_options.plan;
   engine_ = std::make_unique<EngineThread>(std::move(engine), [this] { transport_.Wake(); });
 

@@ -33,7 +33,7 @@ struct WorkerOptions {
   int32_t prefill_tokens_max = 512;  // per step
   uint64_t transfer_chunk_bytes = 1 << 20;
   int64_t heartbeat_ns = 1'000'000'000;
-  std::string trace_file;  // Perfetto-exportable trace of the run; empty: none
+  std::string trace_file;  // a timeline goes to "<trace_file>.<pid>" (timeline.h); empty: none
 };
 
 // Runs until the coordinator says so or is gone, or a signal arrives (kCancelled).

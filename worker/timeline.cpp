@@ -1,0 +1,167 @@
+#include "worker/timeline.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "common/log.h"
+#include "common/mapped_file.h"
+#include "common/process.h"
+
+namespace expertflow {
+namespace {
+
+constexpr uint64_t kMagic = 0x454e494c54465845;  // "EXFTLINE"
+constexpr uint32_t kVersion = 1;
+constexpr size_t kBlockSpans = 4096;
+
+Status WriteAll(int fd, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FromErrno(errno, "cannot write the trace");
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return OkStatus();
+}
+
+template <typename T>
+std::span<const uint8_t> BytesOf(const T* data, size_t count) {
+  return {reinterpret_cast<const uint8_t*>(data), count * sizeof(T)};
+}
+
+int16_t Narrow(int32_t value) {
+  return static_cast<int16_t>(std::min(value, INT16_MAX));
+}
+
+}  // namespace
+
+TimelineRecorder::TimelineRecorder(UniqueFd fd, std::string path)
+    : fd_(std::move(fd)), path_(std::move(path)) {
+  block_.reserve(kBlockSpans);
+}
+
+Result<std::unique_ptr<TimelineRecorder>> TimelineRecorder::Create(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) return FromErrno(errno, "--trace " + path);
+  TimelineHeader header;
+  header.magic = kMagic;
+  header.version = kVersion;
+  header.span_bytes = sizeof(TimelineSpan);
+  header.pid = ::getpid();
+  const std::string host = HostName();
+  std::memcpy(header.host, host.data(), std::min(host.size(), sizeof(header.host) - 1));
+  const Status written = WriteAll(fd.get(), BytesOf(&header, 1));
+  if (!written.ok()) return written.WithContext("--trace " + path);
+  return std::unique_ptr<TimelineRecorder>(new TimelineRecorder(std::move(fd), path));
+}
+
+TimelineRecorder::~TimelineRecorder() {
+  const std::lock_guard lock(mutex_);
+  WriteBlock();
+}
+
+void TimelineRecorder::WriteBlock() {
+  if (!failed_) {
+    const Status status = WriteAll(fd_.get(), BytesOf(block_.data(), block_.size()));
+    if (!status.ok()) {
+      failed_ = true;  // the run goes on; the trace ends here
+      LogError("{}: {}; the trace ends here", path_, status.message());
+    }
+  }
+  block_.clear();
+}
+
+void TimelineRecorder::Add(const TimelineSpan& span) {
+  const std::lock_guard lock(mutex_);
+  block_.push_back(span);
+  if (block_.size() >= kBlockSpans) WriteBlock();
+}
+
+void TimelineRecorder::OnLayerBegin(LayerId /*layer*/, int64_t now_ns) {
+  layer_begin_ns_ = now_ns;
+}
+
+void TimelineRecorder::OnLayerEnd(LayerId layer, int64_t now_ns) {
+  Add({.begin_ns = layer_begin_ns_,
+       .end_ns = now_ns,
+       .layer = Narrow(layer.value),
+       .kind = SpanKind::kLayer});
+}
+
+void TimelineRecorder::OnStallBegin(LayerId /*layer*/, int64_t now_ns) {
+  stall_begin_ns_ = now_ns;
+}
+
+void TimelineRecorder::OnStallEnd(LayerId layer, int64_t now_ns) {
+  Add({.begin_ns = stall_begin_ns_,
+       .end_ns = now_ns,
+       .layer = Narrow(layer.value),
+       .kind = SpanKind::kStall});
+}
+
+void TimelineRecorder::OnCopyBegin(ExpertKey key, CopyKind /*kind*/, uint64_t /*bytes*/,
+                                   int64_t now_ns) {
+  const std::lock_guard lock(mutex_);
+  copies_.push_back({key, now_ns});
+}
+
+void TimelineRecorder::OnCopyEnd(ExpertKey key, CopyKind kind, uint64_t bytes, int64_t now_ns) {
+  int64_t begin_ns = now_ns;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto open = std::find_if(copies_.begin(), copies_.end(),
+                                   [&key](const OpenCopy& copy) { return copy.key == key; });
+    if (open != copies_.end()) {
+      begin_ns = open->begin_ns;
+      copies_.erase(open);
+    }
+  }
+  Add({.begin_ns = begin_ns,
+       .end_ns = now_ns,
+       .bytes = bytes,
+       .layer = Narrow(key.layer.value),
+       .expert = Narrow(key.expert.value),
+       .kind = kind == CopyKind::kDemand ? SpanKind::kCopyDemand : SpanKind::kCopyPrefetch});
+}
+
+void TimelineRecorder::OnStep(int64_t begin_ns, int64_t end_ns, int64_t rows) {
+  Add({.begin_ns = begin_ns,
+       .end_ns = end_ns,
+       .bytes = static_cast<uint64_t>(rows),
+       .kind = SpanKind::kStep});
+}
+
+Result<Timeline> ReadTimeline(const std::string& path) {
+  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const auto bytes = file.bytes();
+  Timeline timeline;
+  if (bytes.size() >= sizeof(TimelineHeader)) {
+    std::memcpy(&timeline.header, bytes.data(), sizeof(TimelineHeader));
+  }
+  TimelineHeader& header = timeline.header;
+  if (header.magic != kMagic) return InvalidArgument(path + ": not a timeline file");
+  if (header.version != kVersion || header.span_bytes != sizeof(TimelineSpan)) {
+    return InvalidArgument(fmt::format("{}: timeline format version {}, this program reads {}",
+                                       path, header.version, kVersion));
+  }
+  header.host[sizeof(header.host) - 1] = '\0';
+  timeline.spans.resize((bytes.size() - sizeof(TimelineHeader)) / sizeof(TimelineSpan));
+  std::memcpy(timeline.spans.data(), bytes.data() + sizeof(TimelineHeader),
+              timeline.spans.size() * sizeof(TimelineSpan));
+  for (size_t i = 0; i < timeline.spans.size(); ++i) {
+    const TimelineSpan& span = timeline.spans[i];
+    if (static_cast<uint8_t>(span.kind) >= kSpanKinds || span.end_ns < span.begin_ns) {
+      return InvalidArgument(fmt::format("{}: record {} is damaged", path, i));
+    }
+  }
+  return timeline;
+}
+
+}  // namespace expertflow

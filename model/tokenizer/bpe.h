@@ -1,0 +1,88 @@
+// Byte-pair encoding of one piece of text: the merges and the algorithm that applies them.
+//
+// Merging takes O(n log n) for n bytes: candidates wait in a heap by (rank, position), symbols form
+// a linked list. Immutable after loading; any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+#include "model/tokenizer/vocabulary.h"
+
+namespace expertflow {
+
+struct Merge {
+  int32_t rank;  // lower merges first
+  int32_t id;    // of the merged token
+};
+
+// (left id, right id) -> Merge, an open-addressing table.
+class MergeTable {
+ public:
+  explicit MergeTable(size_t merges_max);
+  // A pair that is known gets the new merge. REQUIRES: room for one more, ids >= 0
+  void Set(int32_t left, int32_t right, Merge merge);
+  // nullptr when the pair does not merge. The pointer is valid until the next Set().
+  const Merge* Find(int32_t left, int32_t right) const;
+
+ private:
+  struct Slot {
+    uint64_t pair = kEmptyPair;
+    Merge merge = {};
+  };
+  static constexpr uint64_t kEmptyPair = UINT64_MAX;
+
+  size_t SlotFor(uint64_t pair) const;
+
+  std::vector<Slot> slots_;  // size a power of two, at most half full
+};
+
+// Working memory of Bpe::Encode, to be reused from piece to piece by one thread.
+struct BpeScratch {
+  struct Symbol {
+    int32_t id;        // kGone: merged into the symbol before it
+    int32_t previous;  // index, -1 at the ends
+    int32_t next;
+  };
+  struct Candidate {
+    Merge merge;
+    int32_t left;  // index of the left symbol
+  };
+  static constexpr int32_t kGone = -1;
+
+  std::vector<Symbol> symbols;
+  std::vector<Candidate> heap;
+  std::string spelled;
+};
+
+class Bpe {
+ public:
+  // `ignore_merges`: a piece that is a token as a whole is not split.
+  Bpe(Vocabulary vocabulary, MergeTable merges, bool ignore_merges);
+
+  // A token of the vocabulary that no merge makes (Vocabulary::Add). While loading only.
+  Status AddToken(std::string_view content, int64_t id) { return vocabulary_.Add(content, id); }
+
+  // Appends the ids of `piece`. An error names the byte that no token stands for.
+  // REQUIRES: piece.size() <= INT32_MAX
+  Status Encode(std::string_view piece, BpeScratch* scratch, std::vector<int32_t>* ids) const;
+
+  const Vocabulary& vocabulary() const { return vocabulary_; }
+  // False: there is a byte that Encode() refuses.
+  bool HasAllBytes() const;
+
+ private:
+  void Offer(int32_t left, BpeScratch* scratch) const;
+  void MergeAll(BpeScratch* scratch) const;
+
+  Vocabulary vocabulary_;
+  MergeTable merges_;
+  std::array<int32_t, 256> byte_ids_;  // -1: no such token
+  bool ignore_merges_;
+};
+
+}  // namespace expertflow

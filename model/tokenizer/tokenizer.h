@@ -1,0 +1,58 @@
+// Text to token ids and back, as the Hugging Face tokenizer.json says: byte-level BPE with the
+// file's own pre-tokenizer regex, NFC and added tokens. Ids equal the reference library's.
+//
+// Immutable after loading, so any number of threads may share one. Nothing is cached: memory does
+// not grow with use. Text that is not valid UTF-8 is read with U+FFFD for each broken part.
+//
+// The folder: utf8, nfc, byte_alphabet (characters), regex_syntax, regex, pre_tokenizer (cutting),
+// added_tokens, vocabulary, bpe (ids), tokenizer_json (the file), stream_decoder (text as it comes)
+// and tokenize_stream (the `tokenize` command).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+
+namespace expertflow {
+
+class Tokenizer {
+ public:
+  // Of one Encode() call.
+  static constexpr size_t kTextBytesMax = size_t{64} << 20;
+
+  // Errors are one line that names the file and what is wrong or not supported in it.
+  static Result<std::unique_ptr<Tokenizer>> Load(const std::string& path);
+  static Result<std::unique_ptr<Tokenizer>> Parse(std::string_view json,
+                                                  std::string name_for_errors);
+  ~Tokenizer();
+
+  // Added and special tokens in the text are recognised; none are added. Errors: the text is larger
+  // than kTextBytesMax, has a byte that no token stands for, or makes a regex give up.
+  Result<std::vector<int32_t>> Encode(std::string_view text) const;
+
+  // Well-formed UTF-8; bytes that form no character become U+FFFD. Unknown ids give nothing.
+  std::string Decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  // The bytes that a token stands for, which may end inside a character; empty for unknown ids.
+  // Valid as long as the tokenizer.
+  std::string_view TokenBytes(int32_t id) const;
+  bool IsSpecial(int32_t id) const;
+  // The largest id + 1, added tokens included.
+  int32_t vocab_size() const;
+  // By the content that the file has: "<|im_end|>", "Ġthe".
+  std::optional<int32_t> TokenToId(std::string_view content) const;
+
+ private:
+  struct Parts;
+  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+
+  const std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace expertflow

@@ -1,0 +1,419 @@
+#include "model/tokenizer/tokenizer_json.h"
+
+#include <fmt/format.h>
+#include <simdjson.h>
+
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace expertflow {
+namespace {
+
+using simdjson::dom::array;
+using simdjson::dom::element;
+using simdjson::dom::element_type;
+using simdjson::dom::object;
+
+constexpr size_t kJsonBytesMax = size_t{256} << 20;
+constexpr size_t kJsonDepthMax = 32;
+constexpr size_t kMergesMax = size_t{1} << 24;
+
+// The GPT-2 pre-tokenizer, which "use_regex" of ByteLevel stands for.
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+std::string_view TypeName(const element& value) {
+  switch (value.type()) {
+    case element_type::ARRAY: return "an array";
+    case element_type::OBJECT: return "an object";
+    case element_type::STRING: return "a string";
+    case element_type::BOOL: return "a boolean";
+    case element_type::NULL_VALUE: return "null";
+    default: return "a number";
+  }
+}
+
+template <typename T>
+constexpr std::string_view WantedName() {
+  if constexpr (std::is_same_v<T, array>) return "an array";
+  if constexpr (std::is_same_v<T, object>) return "an object";
+  if constexpr (std::is_same_v<T, std::string_view>) return "a string";
+  if constexpr (std::is_same_v<T, bool>) return "a boolean";
+  return "an integer";
+}
+
+// `where` is the path of `value` for the message, as in "model.vocab".
+template <typename T>
+Result<T> Get(const element& value, std::string_view where) {
+  T result;
+  if (value.get(result) == simdjson::SUCCESS) return result;
+  return InvalidArgument(
+      fmt::format("{} must be {}, found {}", where, WantedName<T>(), TypeName(value)));
+}
+
+// The member `key`, or nothing when it is absent or null.
+std::optional<element> Find(const object& parent, std::string_view key) {
+  element value;
+  if (parent.at_key(key).get(value) != simdjson::SUCCESS || value.is_null()) return std::nullopt;
+  return value;
+}
+
+template <typename T>
+Result<T> GetMember(const object& parent, std::string_view where, std::string_view key) {
+  const auto value = Find(parent, key);
+  if (!value) return InvalidArgument(fmt::format("{}.{} is missing", where, key));
+  return Get<T>(*value, fmt::format("{}.{}", where, key));
+}
+
+template <typename T>
+Result<T> GetMemberOr(const object& parent, std::string_view where, std::string_view key,
+                      T fallback) {
+  const auto value = Find(parent, key);
+  if (!value) return fallback;
+  return Get<T>(*value, fmt::format("{}.{}", where, key));
+}
+
+Status Unsupported(std::string_view where, std::string_view what, std::string_view supported) {
+  return InvalidArgument(fmt::format("{} {} is not supported, only {}", where, what, supported));
+}
+
+// A component of the file, {"type": ..., ...}.
+struct Component {
+  object members;
+  std::string_view type;
+  std::string where;
+};
+
+Result<Component> GetComponent(const element& value, std::string where) {
+  ASSIGN_OR_RETURN(const object members, Get<object>(value, where));
+  ASSIGN_OR_RETURN(const std::string_view type,
+                   GetMember<std::string_view>(members, where, "type"));
+  return Component{members, type, std::move(where)};
+}
+
+// The components of `value`, those of (nested) Sequences one by one. `list_key` is what the
+// Sequence calls its list.
+Status Flatten(const element& value, const std::string& where, std::string_view list_key,
+               std::vector<Component>* components) {
+  ASSIGN_OR_RETURN(Component component, GetComponent(value, where));
+  if (component.type != "Sequence") {
+    components->push_back(std::move(component));
+    return OkStatus();
+  }
+  ASSIGN_OR_RETURN(const array list, GetMember<array>(component.members, where, list_key));
+  size_t i = 0;
+  for (const element& part : list) {
+    RETURN_IF_ERROR(
+        Flatten(part, fmt::format("{}.{}[{}]", where, list_key, i++), list_key, components));
+  }
+  return OkStatus();
+}
+
+Result<std::vector<Component>> GetComponents(const object& root, const std::string& key,
+                                             std::string_view list_key) {
+  std::vector<Component> components;
+  if (const auto value = Find(root, key)) {
+    RETURN_IF_ERROR(Flatten(*value, key, list_key, &components));
+  }
+  return components;
+}
+
+Result<bool> ReadNormalizer(const object& root) {
+  ASSIGN_OR_RETURN(const auto parts, GetComponents(root, "normalizer", "normalizers"));
+  for (const Component& part : parts) {
+    if (part.type != "NFC") {
+      return Unsupported(part.where, fmt::format("'{}'", part.type), "NFC");
+    }
+  }
+  return !parts.empty();
+}
+
+Result<Regex> ReadPattern(const Component& split) {
+  ASSIGN_OR_RETURN(const object pattern, GetMember<object>(split.members, split.where, "pattern"));
+  const std::string where = split.where + ".pattern";
+  const auto named = [&where](Result<Regex> regex) {
+    return regex.ok() ? std::move(regex) : Result<Regex>(regex.status().WithContext(where));
+  };
+  if (const auto source = Find(pattern, "Regex")) {
+    ASSIGN_OR_RETURN(const auto text, Get<std::string_view>(*source, where + ".Regex"));
+    return named(Regex::Compile(text));
+  }
+  if (const auto literal = Find(pattern, "String")) {
+    ASSIGN_OR_RETURN(const auto text, Get<std::string_view>(*literal, where + ".String"));
+    if (text.empty()) return InvalidArgument(where + ".String is empty");
+    return named(Regex::Literal(text));
+  }
+  return InvalidArgument(where + " must have Regex or String");
+}
+
+Result<SplitBehavior> ReadBehavior(const Component& split) {
+  ASSIGN_OR_RETURN(const auto name,
+                   GetMember<std::string_view>(split.members, split.where, "behavior"));
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  return Unsupported(split.where + ".behavior", fmt::format("'{}'", name),
+                     "Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
+}
+
+Status AddSplit(const Component& split, PreTokenizer* pre_tokenizer) {
+  ASSIGN_OR_RETURN(Regex pattern, ReadPattern(split));
+  ASSIGN_OR_RETURN(const SplitBehavior behavior, ReadBehavior(split));
+  ASSIGN_OR_RETURN(const bool invert, GetMemberOr(split.members, split.where, "invert", false));
+  pre_tokenizer->AddSplit(std::move(pattern), behavior, invert);
+  return OkStatus();
+}
+
+Status AddByteLevel(const Component& part, PreTokenizer* pre_tokenizer) {
+  ASSIGN_OR_RETURN(const bool prefix_space,
+                   GetMemberOr(part.members, part.where, "add_prefix_space", true));
+  ASSIGN_OR_RETURN(const bool use_regex, GetMemberOr(part.members, part.where, "use_regex", true));
+  if (prefix_space) pre_tokenizer->AddPrefixSpace();
+  if (!use_regex) return OkStatus();
+  ASSIGN_OR_RETURN(Regex pattern, Regex::Compile(kGpt2Pattern));
+  pre_tokenizer->AddSplit(std::move(pattern), SplitBehavior::kIsolated, false);
+  return OkStatus();
+}
+
+// ByteLevel maps bytes to the vocabulary's alphabet, so it must be there and come last.
+Result<PreTokenizer> ReadPreTokenizer(const object& root) {
+  ASSIGN_OR_RETURN(const auto parts, GetComponents(root, "pre_tokenizer", "pretokenizers"));
+  PreTokenizer pre_tokenizer;
+  for (const Component& part : parts) {
+    if (part.type == "Split") {
+      RETURN_IF_ERROR(AddSplit(part, &pre_tokenizer));
+    } else if (part.type == "ByteLevel") {
+      if (&part != &parts.back()) {
+        return InvalidArgument(part.where + " 'ByteLevel' must be the last pre-tokenizer");
+      }
+      RETURN_IF_ERROR(AddByteLevel(part, &pre_tokenizer));
+    } else {
+      return Unsupported(part.where, fmt::format("'{}'", part.type), "Split and ByteLevel");
+    }
+  }
+  if (parts.empty() || parts.back().type != "ByteLevel") {
+    return Unsupported("pre_tokenizer", "without ByteLevel", "byte-level BPE");
+  }
+  return pre_tokenizer;
+}
+
+Status CheckPostProcessor(const object& root) {
+  ASSIGN_OR_RETURN(const auto parts, GetComponents(root, "post_processor", "processors"));
+  for (const Component& part : parts) {
+    if (part.type != "ByteLevel" && part.type != "TemplateProcessing") {
+      return Unsupported(part.where, fmt::format("'{}'", part.type),
+                         "ByteLevel and TemplateProcessing");
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckDecoder(const object& root) {
+  ASSIGN_OR_RETURN(const auto parts, GetComponents(root, "decoder", "decoders"));
+  if (parts.size() != 1) {
+    return Unsupported("decoder", fmt::format("with {} parts", parts.size()), "one ByteLevel");
+  }
+  if (parts[0].type != "ByteLevel") {
+    return Unsupported(parts[0].where, fmt::format("'{}'", parts[0].type), "ByteLevel");
+  }
+  return OkStatus();
+}
+
+Status CheckModelOptions(const object& model) {
+  ASSIGN_OR_RETURN(const auto type, GetMember<std::string_view>(model, "model", "type"));
+  if (type != "BPE") return Unsupported("model.type", fmt::format("'{}'", type), "BPE");
+  if (const auto dropout = Find(model, "dropout")) {
+    double value = 0;
+    if (dropout->get(value) != simdjson::SUCCESS || value != 0) {
+      return Unsupported("model.dropout", "other than null", "null");
+    }
+  }
+  ASSIGN_OR_RETURN(const bool byte_fallback, GetMemberOr(model, "model", "byte_fallback", false));
+  if (byte_fallback) return Unsupported("model.byte_fallback", "true", "byte-level BPE");
+  for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    ASSIGN_OR_RETURN(const auto affix, GetMemberOr<std::string_view>(model, "model", key, ""));
+    if (!affix.empty()) {
+      return Unsupported(fmt::format("model.{}", key), fmt::format("'{}'", affix), "an empty one");
+    }
+  }
+  return OkStatus();
+}
+
+Result<Vocabulary> ReadVocabulary(const object& model) {
+  ASSIGN_OR_RETURN(const object entries, GetMember<object>(model, "model", "vocab"));
+  Vocabulary vocabulary;
+  vocabulary.Reserve(entries.size());
+  for (const auto& [content, value] : entries) {
+    int64_t id = 0;
+    if (value.get(id) != simdjson::SUCCESS) {
+      return InvalidArgument(
+          fmt::format("model.vocab: the id of token '{}' must be an integer from 0 to {}", content,
+                      Vocabulary::kTokenIdMax));
+    }
+    const Status added = vocabulary.Add(content, id);
+    if (!added.ok()) return added.WithContext("model.vocab");
+  }
+  return vocabulary;
+}
+
+struct MergeParts {
+  std::string_view left;
+  std::string_view right;
+};
+
+// "a b" or ["a", "b"].
+std::optional<MergeParts> ReadMerge(const element& value) {
+  std::string_view line;
+  if (value.get(line) == simdjson::SUCCESS) {
+    const size_t space = line.find(' ');
+    if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
+      return std::nullopt;
+    }
+    return MergeParts{line.substr(0, space), line.substr(space + 1)};
+  }
+  array pair;
+  MergeParts parts;
+  if (value.get(pair) != simdjson::SUCCESS || pair.size() != 2 ||
+      pair.at(0).get(parts.left) != simdjson::SUCCESS ||
+      pair.at(1).get(parts.right) != simdjson::SUCCESS) {
+    return std::nullopt;
+  }
+  return parts;
+}
+
+// An array's size() saturates in simdjson; this is exact.
+size_t CountMerges(const array& merges) {
+  size_t count = 0;
+  for ([[maybe_unused]] const element& merge : merges) ++count;
+  return count;
+}
+
+Result<MergeTable> ReadMerges(const object& model, const Vocabulary& vocabulary) {
+  ASSIGN_OR_RETURN(const array list, GetMember<array>(model, "model", "merges"));
+  const size_t count = CountMerges(list);
+  if (count > kMergesMax) {
+    return InvalidArgument(
+        fmt::format("model.merges has {} merges, at most {} are allowed", count, kMergesMax));
+  }
+  MergeTable merges(count);
+  std::string merged;
+  int32_t rank = 0;
+  for (const element& value : list) {
+    const auto parts = ReadMerge(value);
+    if (!parts) {
+      return InvalidArgument(fmt::format(
+          "model.merges[{}] must be two tokens, as \"a b\" or as [\"a\", \"b\"]", rank));
+    }
+    merged.assign(parts->left).append(parts->right);
+    const auto left = vocabulary.Find(parts->left);
+    const auto right = vocabulary.Find(parts->right);
+    const auto id = vocabulary.Find(merged);
+    if (!left || !right || !id) {
+      return InvalidArgument(fmt::format("model.merges[{}]: token '{}' is not in model.vocab", rank,
+                                         !left    ? parts->left
+                                         : !right ? parts->right
+                                                  : merged));
+    }
+    merges.Set(*left, *right, {rank, *id});
+    ++rank;
+  }
+  return merges;
+}
+
+Result<Bpe> ReadModel(const object& root) {
+  ASSIGN_OR_RETURN(const object model, GetMember<object>(root, "file", "model"));
+  RETURN_IF_ERROR(CheckModelOptions(model));
+  ASSIGN_OR_RETURN(const bool ignore_merges, GetMemberOr(model, "model", "ignore_merges", false));
+  ASSIGN_OR_RETURN(const auto unknown,
+                   GetMemberOr<std::string_view>(model, "model", "unk_token", ""));
+  ASSIGN_OR_RETURN(Vocabulary vocabulary, ReadVocabulary(model));
+  ASSIGN_OR_RETURN(MergeTable merges, ReadMerges(model, vocabulary));
+  Bpe bpe(std::move(vocabulary), std::move(merges), ignore_merges);
+  // With a token for every byte nothing is ever unknown.
+  if (!unknown.empty() && !bpe.HasAllBytes()) {
+    return Unsupported("model.unk_token", fmt::format("'{}'", unknown),
+                       "null, or a vocabulary with all 256 bytes");
+  }
+  return bpe;
+}
+
+Result<AddedToken> ReadAddedToken(const element& value, const std::string& where) {
+  ASSIGN_OR_RETURN(const object members, Get<object>(value, where));
+  ASSIGN_OR_RETURN(const auto content, GetMember<std::string_view>(members, where, "content"));
+  if (content.empty() || content.size() > AddedToken::kContentBytesMax) {
+    return InvalidArgument(fmt::format("{}.content has {} bytes, allowed are 1 to {}", where,
+                                       content.size(), AddedToken::kContentBytesMax));
+  }
+  ASSIGN_OR_RETURN(const int64_t id, GetMember<int64_t>(members, where, "id"));
+  if (id < 0 || id > Vocabulary::kTokenIdMax) {
+    return InvalidArgument(
+        fmt::format("{}.id is {}, allowed are 0 to {}", where, id, Vocabulary::kTokenIdMax));
+  }
+  AddedToken token;
+  token.content = content;
+  token.id = static_cast<int32_t>(id);
+  ASSIGN_OR_RETURN(token.single_word, GetMemberOr(members, where, "single_word", false));
+  ASSIGN_OR_RETURN(token.lstrip, GetMemberOr(members, where, "lstrip", false));
+  ASSIGN_OR_RETURN(token.rstrip, GetMemberOr(members, where, "rstrip", false));
+  ASSIGN_OR_RETURN(token.special, GetMemberOr(members, where, "special", false));
+  ASSIGN_OR_RETURN(token.normalized, GetMemberOr(members, where, "normalized", !token.special));
+  return token;
+}
+
+Status ReadAddedTokens(const object& root, TokenizerDefinition* definition) {
+  const auto value = Find(root, "added_tokens");
+  if (!value) return OkStatus();
+  ASSIGN_OR_RETURN(const array list, Get<array>(*value, "added_tokens"));
+  size_t i = 0;
+  for (const element& entry : list) {
+    const std::string where = fmt::format("added_tokens[{}]", i++);
+    ASSIGN_OR_RETURN(AddedToken token, ReadAddedToken(entry, where));
+    const Status added = definition->bpe.AddToken(token.content, token.id);
+    if (!added.ok()) return added.WithContext(where);
+    definition->added_tokens.push_back(std::move(token));
+  }
+  return OkStatus();
+}
+
+Result<TokenizerDefinition> ReadDefinition(const object& root) {
+  ASSIGN_OR_RETURN(const bool normalize_nfc, ReadNormalizer(root));
+  ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, ReadPreTokenizer(root));
+  RETURN_IF_ERROR(CheckPostProcessor(root));
+  RETURN_IF_ERROR(CheckDecoder(root));
+  ASSIGN_OR_RETURN(Bpe bpe, ReadModel(root));
+  TokenizerDefinition definition{std::move(bpe), {}, normalize_nfc, std::move(pre_tokenizer)};
+  RETURN_IF_ERROR(ReadAddedTokens(root, &definition));
+  return definition;
+}
+
+}  // namespace
+
+Result<TokenizerDefinition> ParseTokenizerJson(std::string_view json, const std::string& name) {
+  if (json.size() > kJsonBytesMax) {
+    return InvalidArgument(fmt::format("{}: {} bytes, a tokenizer.json has at most {}", name,
+                                       json.size(), kJsonBytesMax));
+  }
+  simdjson::dom::parser parser(kJsonBytesMax);
+  simdjson::error_code error = parser.allocate(json.size(), kJsonDepthMax);
+  element root;
+  if (error == simdjson::SUCCESS) {
+    error = parser.parse(simdjson::padded_string(json)).get(root);
+  }
+  if (error != simdjson::SUCCESS) {
+    return InvalidArgument(
+        fmt::format("{}: not usable JSON: {}", name, simdjson::error_message(error)));
+  }
+  object members;
+  if (root.get(members) != simdjson::SUCCESS) {
+    return InvalidArgument(
+        fmt::format("{}: must hold a JSON object, found {}", name, TypeName(root)));
+  }
+  auto definition = ReadDefinition(members);
+  if (!definition.ok()) return definition.status().WithContext(name);
+  return definition;
+}
+
+}  // namespace expertflow

@@ -1,0 +1,58 @@
+// Tokens by id and by content. Filled once while loading, then immutable.
+//
+// "Content" is the token as tokenizer.json writes it ("Ġthe", "<|im_end|>"), "bytes" what it stands
+// for in text (" the"). All strings lie in two arenas; the content index is an open-addressing
+// table of ids.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+
+namespace expertflow {
+
+class Vocabulary {
+ public:
+  static constexpr int64_t kTokenIdMax = 1 << 24;
+
+  void Reserve(size_t tokens);
+
+  // Adding the same token again changes nothing. Errors: `id` outside [0, kTokenIdMax], `id` taken
+  // by another content, `content` known by another id.
+  Status Add(std::string_view content, int64_t id);
+
+  std::optional<int32_t> Find(std::string_view content) const;
+
+  // The largest id + 1; ids below it may be unused.
+  int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
+  bool Has(int32_t id) const;
+  // Empty for an id that is not used.
+  std::string_view Content(int32_t id) const;
+  std::string_view Bytes(int32_t id) const;
+
+ private:
+  struct Token {
+    uint32_t content_begin = kUnused;
+    uint32_t content_bytes = 0;
+    uint32_t spelled_begin = 0;
+    uint32_t spelled_bytes = 0;
+  };
+  static constexpr uint32_t kUnused = UINT32_MAX;
+  static constexpr int32_t kEmptySlot = -1;
+
+  // The slot that holds `content`, or the empty one where it would go. REQUIRES: a slot is empty
+  size_t SlotFor(std::string_view content) const;
+  void ResizeIndex(size_t slots);
+
+  std::string contents_;
+  std::string spelled_;
+  std::vector<Token> tokens_;   // by id
+  std::vector<int32_t> index_;  // ids by hash of content; size a power of two, at most half full
+  size_t count_ = 0;
+};
+
+}  // namespace expertflow

@@ -224,7 +224,7 @@ void CachedExecutor::Decide(const MoeLayerCall& call, TransferEngine::Lock&) {
   }
   StartBypasses(call.layer);
   // With nothing to run this thread copies itself; otherwise the engine's thread works meanwhile.
-  if (!jobs_.empty()) engine_->Wake();
+  if (!jobs_.empty()) engine_->WakeBeforeCompute();
 }
 
 void CachedExecutor::EnqueueSlotLoad(ExpertKey key, SlotRef slot, CopyKind kind,
@@ -273,7 +273,11 @@ void CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
   }
   if (jobs_.empty()) return;
   const TransferEngine::Lock lock(engine_->mutex());
-  engine_->Wake();
+  if (pending_ > 0) {
+    engine_->WakeBeforeCompute();
+  } else {
+    engine_->Wake();
+  }
 }
 
 void CachedExecutor::Prefetch(const PlannedPrefetch& plan) {
@@ -315,7 +319,7 @@ Status CachedExecutor::RunArrivals(const MoeLayerCall& call) {
       if (arrived_.empty()) RETURN_IF_ERROR(WaitForArrival(call.layer, lock));
       TakeArrivals(call.layer);
       StartBypasses(call.layer);
-      engine_->Wake();
+      engine_->WakeBeforeCompute();
     }
     device_.ops().ExpertMlp(jobs_, call.x, call.out);
     for (int32_t b : job_buffers_) {

@@ -13,6 +13,10 @@ namespace {
 constexpr uint32_t kPoisonPattern = 0x7fc07fc0;
 // How long a waiting thread watches before it sleeps: about what a wake-up costs.
 constexpr int64_t kSpinNs = 30'000;
+// What waking the engine's thread costs the caller, and how fast a link without a limit is taken to
+// be (memory).
+constexpr uint64_t kWakeNs = 10'000;
+constexpr uint64_t kMemoryBytesPerSecond = 8'000'000'000;
 
 std::string Name(const CopyRequest& request) {
   return fmt::format("copy of layer {} expert {} ({})", request.key.layer.value,
@@ -80,6 +84,15 @@ void TransferEngine::Wake() {
   if (!thread_idle_ || !CanPump()) return;
   thread_idle_ = false;
   work_.notify_one();
+}
+
+void TransferEngine::WakeBeforeCompute() {
+  if (!thread_idle_ || !CanPump()) return;
+  const LinkProperties& link = device_.properties().link;
+  const uint64_t rate = link.bytes_per_second > 0 ? link.bytes_per_second : kMemoryBytesPerSecond;
+  const uint64_t copy_ns = queue_.BytesQueued(CopyKind::kDemand) * 1'000 / (rate / 1'000'000 + 1) +
+                           static_cast<uint64_t>(link.latency_ns);
+  if (copy_ns > kWakeNs || in_flight_count_ > 0) Wake();
 }
 
 Status TransferEngine::WaitForCopy(Lock& lock, Deadline deadline) {

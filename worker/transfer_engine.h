@@ -76,6 +76,9 @@ class TransferEngine {
   void OpenWindow() { queue_.OpenWindow(); }
   // Gives what is queued to the engine's thread, if there is something.
   void Wake();
+  // The same for a caller that will wait for its copies after some compute: copies that take less
+  // time than waking a thread are left to it.
+  void WakeBeforeCompute();
   // Returns when any copy has ended since the call. May drive the transfer stream itself.
   // kDeadlineExceeded, or kInternal when nothing is under way that could end.
   Status WaitForCopy(Lock& lock, Deadline deadline);

@@ -16,7 +16,7 @@ constexpr uint32_t kOne = 1u << 16;  // Q16
 constexpr std::array<uint64_t, 3> kDecayQ32 = {3408881945u, 4007354450u, 4257918117u};
 constexpr std::array<uint32_t, 3> kMix = {64, 128, 64};
 constexpr uint32_t kRateFloor = kOne / 4096;
-constexpr uint64_t kDistanceUnit = 1024;
+constexpr uint32_t kDistanceUnit = 1024;
 // Beyond this many steps without a use a rate counts as zero.
 constexpr uint32_t kDecayTableSize = 1024;
 
@@ -60,6 +60,7 @@ ExpertCache::ExpertCache(ExpertCacheOptions options) : options_(std::move(option
   }
   CHECK(options_.block_bytes.size() == total);
   layer_steps_.assign(options_.experts.size(), 0);
+  layer_distance_.assign(options_.experts.size(), 0);
   records_.resize(total);
   slots_.resize(static_cast<size_t>(options_.slots));
   decisions_.reserve(static_cast<size_t>(widest));
@@ -68,6 +69,7 @@ ExpertCache::ExpertCache(ExpertCacheOptions options) : options_(std::move(option
   miss_rank_.reserve(static_cast<size_t>(widest));
   candidates_.reserve(slots_.size());
   stats_.thrashing = options_.slots < options_.top_k * moe_layers_;
+  UpdateLayerDistances();
 }
 
 size_t ExpertCache::Index(ExpertKey key) const {
@@ -90,21 +92,27 @@ uint32_t ExpertCache::Rate(const Record& record, uint32_t layer_step) const {
   return std::max(mixed / 256, kRateFloor);
 }
 
-uint64_t ExpertCache::Distance(ExpertKey key, uint32_t prediction_ppm) const {
-  const Record& record = records_[Index(key)];
-  const uint64_t rate = std::min(Rate(record, layer_steps_[key.layer.index()]), kOne);
-  const uint64_t next = prediction_ppm > 0 ? uint64_t{prediction_ppm} * kOne / 1'000'000 : rate;
-  const auto layers = static_cast<uint64_t>(LayerDistance(key.layer));
-  return kDistanceUnit * layers / static_cast<uint64_t>(moe_layers_) +
-         kDistanceUnit * (kOne - std::min<uint64_t>(next, kOne)) / rate;
+void ExpertCache::UpdateLayerDistances() {
+  for (size_t l = 0; l < layer_distance_.size(); ++l) {
+    if (layer_order_[l] < 0) continue;
+    const auto layers = static_cast<uint32_t>(LayerDistance(LayerId(static_cast<int32_t>(l))));
+    layer_distance_[l] = kDistanceUnit * layers / static_cast<uint32_t>(moe_layers_);
+  }
 }
 
-ExpertCache::Rank ExpertCache::RankOf(ExpertKey key, uint32_t prediction_ppm) const {
-  const Record& record = records_[Index(key)];
-  const bool recent = record.last_use > 0 && layer_steps_[key.layer.index()] - record.updated <= 1;
+ExpertCache::Rank ExpertCache::RankOf(const Record& record, LayerId layer,
+                                      uint32_t prediction_ppm) const {
+  const uint32_t step = layer_steps_[layer.index()];
+  const bool recent = record.last_use > 0 && step - record.updated <= 1;
   const bool high = prediction_ppm >= options_.high_probability_ppm ||
                     (recent && record.rows >= options_.shared_rows);
-  return {!high, Distance(key, prediction_ppm)};
+  // All of this fits 32 bits, whose division is the fast one: it runs once per slot and event.
+  const uint32_t rate = std::min(Rate(record, step), kOne);
+  const uint32_t next = prediction_ppm > 0
+                            ? static_cast<uint32_t>(uint64_t{prediction_ppm} * kOne / 1'000'000)
+                            : rate;
+  const uint32_t wait = kDistanceUnit * (kOne - std::min(next, kOne)) / rate;
+  return {!high, layer_distance_[layer.index()] + wait};
 }
 
 void ExpertCache::Touch(Record& record, uint32_t layer_step, int32_t rows) {
@@ -129,9 +137,9 @@ void ExpertCache::CollectCandidates() {
   for (size_t s = 0; s < slots_.size(); ++s) {
     const Slot& slot = slots_[s];
     if (slot.state != SlotState::kReady || slot.pins > 0) continue;
-    const Record& record = records_[Index(slot.key)];
-    candidates_.push_back(
-        {RankOf(slot.key, record.prediction_ppm), record.last_use, static_cast<int32_t>(s)});
+    const Record& record = records_[slot.record];
+    candidates_.push_back({RankOf(record, slot.key.layer, record.prediction_ppm), record.last_use,
+                           static_cast<int32_t>(s)});
   }
   std::make_heap(candidates_.begin(), candidates_.end(), LeavesLater);
   candidates_valid_ = true;
@@ -151,8 +159,8 @@ SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, 
       Candidate worst = candidates_.front();
       Slot& slot = slots_[static_cast<size_t>(worst.slot)];
       const bool evictable = slot.state == SlotState::kReady && slot.pins == 0;
-      const Rank rank =
-          evictable ? RankOf(slot.key, records_[Index(slot.key)].prediction_ppm) : Rank{};
+      const Record& owner = records_[slot.record];
+      const Rank rank = evictable ? RankOf(owner, slot.key.layer, owner.prediction_ppm) : Rank{};
       if (evictable && rank == worst.rank && !(rank > newcomer)) break;
       std::pop_heap(candidates_.begin(), candidates_.end(), LeavesLater);
       if (evictable && rank != worst.rank) {
@@ -165,7 +173,7 @@ SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, 
       chosen = worst.slot;
       *victim = slot.key;
       ++stats_.evictions;
-      Record& left = records_[Index(slot.key)];
+      Record& left = records_[slot.record];
       if (for_prefetch) left.regret_step = layer_steps_[slot.key.layer.index()] + 1;
       if (slot.speculative) stats_.bytes_wasted += options_.block_bytes[Index(slot.key)];
       --slots_ready_;
@@ -177,6 +185,7 @@ SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, 
   Slot& slot = slots_[static_cast<size_t>(chosen)];
   CHECK(slot.state == SlotState::kFree);
   slot.key = key;
+  slot.record = Index(key);
   slot.state = SlotState::kLoading;
   slot.pins = 0;
   slot.speculative = for_prefetch;
@@ -222,6 +231,7 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   CHECK(layer.valid() && layer.index() < layer_base_.size() && layer_order_[layer.index()] >= 0);
   event_open_ = true;
   layer_ = layer;
+  UpdateLayerDistances();
   ++event_;
   candidates_valid_ = false;
   decisions_.clear();
@@ -276,7 +286,9 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   }
 
   // Misses take slots in the order of their own expected next use, prompt-only ones last.
-  for (int32_t i : miss_order_) miss_rank_.push_back(RankOf(decisions_[i].key, 0));
+  for (int32_t i : miss_order_) {
+    miss_rank_.push_back(RankOf(records_[Index(decisions_[static_cast<size_t>(i)].key)], layer, 0));
+  }
   std::vector<int32_t>& order = miss_order_;
   const auto place = [&](size_t from, bool prefill_only) {
     for (size_t n = from; n < order.size(); ++n) {
@@ -335,8 +347,8 @@ PrefetchDecision ExpertCache::TryPrefetch(ExpertKey key, uint32_t probability_pp
   PrefetchDecision decision;
   Record& record = records_[Index(key)];
   if (record.slot < 0) {
-    decision.slot =
-        Claim(key, RankOf(key, std::max(probability_ppm, 1u)), true, true, &decision.victim);
+    decision.slot = Claim(key, RankOf(record, key.layer, std::max(probability_ppm, 1u)), true, true,
+                          &decision.victim);
   }
   if (decision.slot.valid()) {
     record.prediction_ppm = std::max(probability_ppm, 1u);

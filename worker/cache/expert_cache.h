@@ -160,10 +160,11 @@ class ExpertCache {
     int32_t pins = 0;
     uint32_t generation = 0;
     bool speculative = false;  // prefetched, no use yet
+    size_t record = 0;         // of `key`, unless free
   };
   struct Rank {  // larger: leaves first
     bool low = true;
-    uint64_t distance = 0;  // 1/1024 steps
+    uint32_t distance = 0;  // 1/1024 steps
     friend auto operator<=>(const Rank&, const Rank&) = default;
   };
   struct Candidate {
@@ -175,8 +176,8 @@ class ExpertCache {
   static bool LeavesLater(const Candidate& a, const Candidate& b);
   size_t Index(ExpertKey key) const;
   uint32_t Rate(const Record& record, uint32_t layer_step) const;
-  uint64_t Distance(ExpertKey key, uint32_t prediction_ppm) const;
-  Rank RankOf(ExpertKey key, uint32_t prediction_ppm) const;
+  Rank RankOf(const Record& record, LayerId layer, uint32_t prediction_ppm) const;
+  void UpdateLayerDistances();
   void Touch(Record& record, uint32_t layer_step, int32_t rows);
   void CollectCandidates();
   // Takes the lowest free slot, or the worst candidate if it ranks after `newcomer`.
@@ -188,9 +189,10 @@ class ExpertCache {
   void Fold(uint64_t value);
 
   ExpertCacheOptions options_;
-  std::vector<size_t> layer_base_;     // first record of a layer
-  std::vector<int32_t> layer_order_;   // position among the MoE layers; -1: none
-  std::vector<uint32_t> layer_steps_;  // events with decode rows so far
+  std::vector<size_t> layer_base_;        // first record of a layer
+  std::vector<int32_t> layer_order_;      // position among the MoE layers; -1: none
+  std::vector<uint32_t> layer_steps_;     // events with decode rows so far
+  std::vector<uint32_t> layer_distance_;  // from layer_ until it comes again, in 1/1024 steps
   int32_t moe_layers_ = 0;
   std::vector<Record> records_;
   std::vector<Slot> slots_;

@@ -137,11 +137,11 @@ CopyEnd TransferQueue::Finish(Job& job, CopyState state) {
   return {state, job.arrived};
 }
 
-uint64_t TransferQueue::speculative_bytes_queued() const {
+uint64_t TransferQueue::BytesQueued(CopyKind kind) const {
   uint64_t bytes = 0;
   for (int32_t i = 0; i < high_water_; ++i) {
     const Job& job = jobs_[static_cast<size_t>(i)];
-    if (!job.active || job.cancelled || job.request.kind != CopyKind::kPrefetch) continue;
+    if (!job.active || job.cancelled || job.failed || job.request.kind != kind) continue;
     bytes += job.request.bytes - job.issued;
   }
   return bytes;

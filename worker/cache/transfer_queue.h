@@ -97,8 +97,8 @@ class TransferQueue {
   bool HasWork() const { return outstanding_ < options_.max_outstanding_chunks && Pick() >= 0; }
   int32_t outstanding_chunks() const { return outstanding_; }
   int32_t jobs() const { return active_; }
-  // Bytes of speculation not yet given out.
-  uint64_t speculative_bytes_queued() const;
+  // Bytes not yet given out.
+  uint64_t BytesQueued(CopyKind kind) const;
   const TransferQueueStats& stats() const { return stats_; }
 
   Status CheckInvariants() const;

@@ -1,0 +1,48 @@
+// A client of a running job: talks to its coordinator through the job's socket. One thread.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/clock.h"
+#include "common/status.h"
+#include "transport/local_socket.h"
+#include "transport/messages.h"
+
+namespace expertflow {
+
+class JobClient {
+ public:
+  // kNotFound when nobody listens (yet).
+  static Result<JobClient> Connect(const std::string& socket_path, Deadline deadline);
+
+  Status Submit(const SubmitRequest& request, Deadline deadline);
+  Status Cancel(uint64_t request, Deadline deadline);
+  Status RequestShutdown(Deadline deadline);
+  // Messages that arrive meanwhile are kept for Take().
+  Result<std::string> QueryStatus(Deadline deadline);   // JSON
+  Result<std::string> QueryMetrics(Deadline deadline);  // Prometheus text
+
+  // Polls readable when Receive() has something to read.
+  int fd() const { return connection_.fd(); }
+  // The coordinator closed the connection; Take() may still have messages.
+  bool closed() const { return connection_.closed(); }
+  // Reads what has arrived, never blocks.
+  Status Receive();
+  // The next message that was received.
+  std::optional<Message> Take();
+
+ private:
+  explicit JobClient(LocalConnection connection) : connection_(std::move(connection)) {}
+  Status Send(const Message& message, Deadline deadline);
+  // Receives until a message of this type has come.
+  template <typename T>
+  Result<T> Await(Deadline deadline);
+
+  LocalConnection connection_;
+  std::deque<Message> received_;
+};
+
+}  // namespace expertflow

@@ -1,0 +1,37 @@
+#include "launch/job_setup.h"
+
+#include <filesystem>
+#include <system_error>
+
+namespace expertflow {
+namespace {
+
+std::string AbsolutePath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.string();
+}
+
+}  // namespace
+
+JobSetup MakeJobSetup(const Options& options, const std::string& model) {
+  Options role_options = options.With({{"model", model}}).Without("log-level");
+  for (const char* file : {"tokenizer", "trace"}) {
+    if (!options.Text(file).empty()) {
+      role_options = role_options.With({{file, AbsolutePath(options.Text(file))}});
+    }
+  }
+  const auto arguments = [&](Command role) {
+    std::vector<std::string> words = role_options.ArgumentsFor(role);
+    words.emplace_back("--log-level");
+    words.push_back(options.Text("role-log-level"));
+    return words;
+  };
+  return {.workers = static_cast<int32_t>(options.Integer("workers")),
+          .coordinator_arguments = arguments(Command::kCoordinator),
+          .store_arguments = arguments(Command::kStore),
+          .worker_arguments = arguments(Command::kWorker),
+          .requested_json = options.ProvenanceJson()};
+}
+
+}  // namespace expertflow

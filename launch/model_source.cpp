@@ -1,0 +1,184 @@
+#include "launch/model_source.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "common/mapped_file.h"
+#include "expert_store/layout.h"
+#include "expert_store/store_layout.h"
+#include "expert_store/store_view.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/safetensors.h"
+
+namespace expertflow {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPackedSuffix = ".efstore";
+constexpr size_t kConfigBytesMax = size_t{1} << 20;
+
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::weakly_canonical(path, error);
+  return error ? path : absolute.string();
+}
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+Status ReadConfig(const std::string& text, const std::string& name, ModelSource* model) {
+  ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Parse(text, name));
+  ASSIGN_OR_RETURN(model->architecture, MakeArchitecture(config));
+  model->config_json = text;
+  return OkStatus();
+}
+
+Status ReadConfigFile(const std::string& path, ModelSource* model) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, kConfigBytesMax));
+  return ReadConfig(text, path, model);
+}
+
+Status ReadPacked(ModelSource* model) {
+  ASSIGN_OR_RETURN(const StoreView view, StoreView::OpenFile(model->store_file));
+  const std::string config = model->folder + "/config.json";
+  RETURN_IF_ERROR(Exists(config) ? ReadConfigFile(config, model)
+                                 : ReadConfig(view.config_json(), model->store_file, model));
+  RETURN_IF_ERROR(view.Matches(model->architecture->weights()));
+  model->sizes = {.dense_bytes = view.total_dense_bytes(),
+                  .expert_bytes = view.total_expert_bytes(),
+                  .expert_block_bytes = view.expert_block_bytes(),
+                  .expert_count = static_cast<int64_t>(view.expert_count())};
+  model->store_bytes = view.total_bytes();
+  const WeightPlan& plan = model->architecture->weights();
+  if (!plan.experts.empty()) model->expert_dtype = view.Expert(plan.experts.front().key).dtype;
+  return OkStatus();
+}
+
+Status ReadCheckpoint(ModelSource* model) {
+  RETURN_IF_ERROR(ReadConfigFile(model->folder + "/config.json", model));
+  const WeightPlan& plan = model->architecture->weights();
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model->folder));
+  ASSIGN_OR_RETURN(const StoreLayout layout,
+                   StoreLayout::Make(plan, checkpoint, model->config_json));
+  model->sizes = {.dense_bytes = layout.dense_bytes(),
+                  .expert_bytes = layout.expert_bytes(),
+                  .expert_block_bytes = layout.expert_block_bytes(),
+                  .expert_count = static_cast<int64_t>(plan.experts.size())};
+  model->store_bytes = layout.total_bytes();
+  if (!plan.experts.empty()) {
+    const TensorInfo* tensor = checkpoint.Find(plan.experts.front().gate.name);
+    ASSIGN_OR_RETURN(model->expert_dtype, ToDType(tensor->type));
+  }
+  return OkStatus();
+}
+
+// Sizes as a store of these shapes would have them.
+Status SizesWithoutWeights(ModelSource* model) {
+  ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Parse(model->config_json, "config.json"));
+  ASSIGN_OR_RETURN(const std::string older, config.StringOr("torch_dtype", "bfloat16"));
+  ASSIGN_OR_RETURN(const std::string dtype, config.StringOr("dtype", older));
+  model->expert_dtype = dtype == "float32"   ? DType::kF32
+                        : dtype == "float16" ? DType::kF16
+                                             : DType::kBF16;
+  const WeightPlan& plan = model->architecture->weights();
+  const uint64_t element = DTypeBytes(model->expert_dtype);
+  for (const TensorSpec& tensor : plan.dense) {
+    ASSIGN_OR_RETURN(const uint64_t bytes, TensorBytes(tensor.shape, element));
+    model->sizes.dense_bytes += AlignUp(bytes, kTensorAlignment);
+  }
+  if (!plan.experts.empty()) {
+    const std::vector<int64_t>& gate = plan.experts.front().gate.shape;
+    ASSIGN_OR_RETURN(const ExpertGeometry geometry,
+                     PlaceExpert(gate[1], gate[0], model->expert_dtype));
+    model->sizes.expert_block_bytes = geometry.block_bytes;
+    model->sizes.expert_count = static_cast<int64_t>(plan.experts.size());
+    model->sizes.expert_bytes = geometry.block_bytes * plan.experts.size();
+  }
+  model->store_bytes = model->sizes.dense_bytes + model->sizes.expert_bytes;
+  model->has_weights = false;
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string ModelSource::TokenizerFile(const Options& options) const {
+  const std::string given = options.Text("tokenizer");
+  return given.empty() ? folder + "/tokenizer.json" : given;
+}
+
+Result<ModelSource> OpenModel(const std::string& path) {
+  if (path.empty()) return InvalidArgument("--model DIR is missing");
+  ModelSource model;
+  std::error_code error;
+  const std::string absolute = Absolute(path);
+  if (absolute.ends_with(kPackedSuffix)) {
+    model.folder = fs::path(absolute).parent_path().string();
+    model.store_file = absolute;
+  } else {
+    if (!fs::is_directory(absolute, error)) {
+      return NotFound(fmt::format("{}: there is no such model folder", path));
+    }
+    model.folder = absolute;
+    const std::string packed = absolute + "/" + kPackedFileName;
+    if (Exists(packed)) model.store_file = packed;
+  }
+  RETURN_IF_ERROR(model.store_file.empty() ? ReadCheckpoint(&model) : ReadPacked(&model));
+  return model;
+}
+
+Result<ModelSource> OpenModelOrConfig(const std::string& path) {
+  const std::string absolute = Absolute(path);
+  std::error_code error;
+  if (absolute.ends_with(kPackedSuffix)) return OpenModel(path);
+  ModelSource model;
+  if (fs::is_directory(absolute, error)) {
+    for (const char* name :
+         {kPackedFileName, "model.safetensors", "model.safetensors.index.json"}) {
+      if (Exists(absolute + "/" + name)) return OpenModel(path);
+    }
+    model.folder = absolute;
+    RETURN_IF_ERROR(ReadConfigFile(absolute + "/config.json", &model));
+  } else {
+    model.folder = fs::path(absolute).parent_path().string();
+    RETURN_IF_ERROR(ReadConfigFile(absolute, &model));
+  }
+  RETURN_IF_ERROR(SizesWithoutWeights(&model));
+  return model;
+}
+
+Result<bool> ComputesInPlace(const Options& options) {
+  const bool has_link = FindOption(options.command(), "link") != nullptr;
+  for (const char* name : {"expert-memory", "link"}) {
+    if (std::string_view(name) == "link" && !has_link) continue;
+    if (options.Text("device-memory") == "host" && options.Given(name)) {
+      return InvalidArgument(
+          fmt::format("{}: contradicts {} host, which computes in place and copies no experts; "
+                      "leave one of them out",
+                      options.Origin(name), options.Origin("device-memory")));
+    }
+  }
+  if (!options.Text("device-memory").empty()) return options.Text("device-memory") == "host";
+  return !options.Given("expert-memory") && !(has_link && options.Given("link"));
+}
+
+Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model) {
+  MemoryPlanInput input;
+  input.store = model.sizes;
+  ASSIGN_OR_RETURN(input.in_place, ComputesInPlace(options));
+  if (options.Given("expert-memory")) input.expert_memory = options.Budget("expert-memory");
+  input.streaming_buffers = static_cast<int32_t>(options.Integer("streaming-buffers"));
+  input.kv_memory_bytes = options.Bytes("kv-memory");
+  input.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
+  input.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));
+  input.lookahead_max = 1;  // as the worker with prefetch
+  return MakeMemoryPlan(*model.architecture, input);
+}
+
+}  // namespace expertflow

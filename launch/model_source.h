@@ -1,0 +1,45 @@
+// Where a model comes from and what it needs, found out from headers alone: nothing is loaded or
+// allocated. Shared by the commands and the roles.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/dtype.h"
+#include "common/status.h"
+#include "launch/options.h"
+#include "model/arch/architecture.h"
+#include "worker/memory_plan.h"
+
+namespace expertflow {
+
+// The store file that `pack` puts into a model folder.
+inline constexpr char kPackedFileName[] = "model.efstore";
+
+struct ModelSource {
+  std::string folder;      // absolute
+  std::string store_file;  // absolute; empty: the folder's safetensors
+  std::string config_json;
+  std::unique_ptr<Architecture> architecture;
+  bool has_weights = true;
+  StoreSizes sizes;          // without weights: as a store of them would have
+  uint64_t store_bytes = 0;  // segment or packed file
+  DType expert_dtype = DType::kBF16;
+
+  // "--tokenizer" or the folder's own.
+  std::string TokenizerFile(const Options& options) const;
+};
+
+// `path` is a model folder or a store file. Everything is checked that can be without reading the
+// tensors' data.
+Result<ModelSource> OpenModel(const std::string& path);
+// Also a folder with only a config.json, or a config.json.
+Result<ModelSource> OpenModelOrConfig(const std::string& path);
+
+// Whether the worker options mean computing in place; contradictions are named.
+Result<bool> ComputesInPlace(const Options& options);
+// The memory plan of one worker. The command has the worker's options, or most of them.
+Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model);
+
+}  // namespace expertflow

@@ -1,0 +1,30 @@
+#include "launch/worker_setup.h"
+
+#include "launch/model_source.h"
+
+namespace expertflow {
+
+Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
+  WorkerOptions worker;
+  ASSIGN_OR_RETURN(worker.device_memory_host, ComputesInPlace(options));
+  worker.device = options.Text("device");
+  worker.kernels = options.Text("kernels");
+  worker.threads = static_cast<int32_t>(options.Integer("threads"));
+  if (options.Given("expert-memory")) worker.expert_memory = options.Budget("expert-memory");
+  worker.streaming_buffers = static_cast<int32_t>(options.Integer("streaming-buffers"));
+  if (options.Given("link")) {
+    const LinkSetting link = options.Link("link");
+    worker.link = {
+        .bytes_per_second = link.bytes_per_second, .latency_ns = link.latency_ns, .emulated = true};
+  }
+  worker.prefetch = options.Switch("prefetch");
+  worker.kv_memory_bytes = options.Bytes("kv-memory");
+  worker.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
+  worker.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));
+  worker.transfer_chunk_bytes = options.Bytes("transfer-chunk");
+  worker.heartbeat_ns = options.DurationNs("heartbeat-interval");
+  worker.trace_file = options.Text("trace");
+  return worker;
+}
+
+}  // namespace expertflow

@@ -55,6 +55,7 @@ class WorkerProcess {
   // Sends what the engine has produced; keeps what does not fit for later.
   void SendPending();
   void SendHeartbeat();
+  WorkerStats Stats() const;
   void Flush();
 
   const WorkerOptions& options_;
@@ -200,8 +201,23 @@ void WorkerProcess::Send(const Message& message) {
   SendPending();
 }
 
+// Whoever hears that a request has ended may ask for the statistics at once: they go first.
+bool EndsARequest(const Message& message) {
+  const auto* report = std::get_if<StepReport>(&message);
+  return report != nullptr &&
+         std::any_of(report->tokens.begin(), report->tokens.end(),
+                     [](const TokenEvent& event) { return event.finish != FinishReason::kNone; });
+}
+
 void WorkerProcess::SendPending() {
-  if (engine_ != nullptr) engine_->TakeMessages(&pending_);
+  if (engine_ != nullptr) {
+    const size_t before = pending_.size();
+    engine_->TakeMessages(&pending_);
+    if (std::any_of(pending_.begin() + static_cast<int64_t>(before), pending_.end(),
+                    EndsARequest)) {
+      pending_.insert(pending_.begin() + static_cast<int64_t>(before), Stats());
+    }
+  }
   size_t sent = 0;
   while (sent < pending_.size()) {
     const Status status = transport_.Send(coordinator_->id, EncodeMessage(pending_[sent]));
@@ -217,12 +233,15 @@ void WorkerProcess::SendHeartbeat() {
   heartbeat.progress = engine_ == nullptr ? ++beats_ : engine_->steps();
   heartbeat.busy = engine_ != nullptr && engine_->busy();
   Send(heartbeat);
-  if (engine_ == nullptr) return;
+  if (engine_ != nullptr) Send(Stats());
+}
+
+WorkerStats WorkerProcess::Stats() const {
   WorkerStats stats = engine_->stats();
   if (const auto resident = ProportionalSetSizeBytes(); resident.ok()) {
     stats.resident_bytes = *resident;
   }
-  Send(stats);
+  return stats;
 }
 
 void WorkerProcess::Flush() {

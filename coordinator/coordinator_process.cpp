@@ -1,0 +1,362 @@
+#include "coordinator/coordinator_process.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <list>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/coordinator.h"
+#include "model/checkpoint/json_config.h"
+#include "transport/local_socket.h"
+#include "transport/rendezvous.h"
+#include "transport/wire.h"
+
+namespace expertflow {
+namespace {
+
+constexpr int64_t kTickNs = 500'000'000;
+constexpr int64_t kStopNs = 1'500'000'000;
+constexpr size_t kClientsMax = 256;
+
+std::string RandomSecret() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+Result<ServedModel> LoadModel(const CoordinatorOptions& options) {
+  ServedModel model;
+  const std::string tokenizer =
+      options.tokenizer.empty() ? options.model + "/tokenizer.json" : options.tokenizer;
+  ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(tokenizer));
+  ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Load(options.model + "/config.json"));
+  ASSIGN_OR_RETURN(model.vocab, config.Int("vocab_size", 1, 1 << 24));
+  ASSIGN_OR_RETURN(model.context, config.Int("max_position_embeddings", 1, 1 << 26));
+  ASSIGN_OR_RETURN(auto eos, config.IntList("eos_token_id", 0, model.vocab - 1));
+  const auto generation = JsonConfig::Load(options.model + "/generation_config.json");
+  if (generation.ok() && generation->Has("eos_token_id")) {
+    ASSIGN_OR_RETURN(eos, generation->IntList("eos_token_id", 0, model.vocab - 1));
+  } else if (!generation.ok() && generation.status().code() != StatusCode::kNotFound) {
+    return generation.status();
+  }
+  model.eos.assign(eos.begin(), eos.end());
+  return model;
+}
+
+// Sockets, processes and the transport around the state machine.
+class CoordinatorProcess final : public CoordinatorPort {
+ public:
+  CoordinatorProcess(CoordinatorOptions options, Transport& transport)
+      : options_(std::move(options)), transport_(transport) {}
+
+  Status Init(const std::vector<Member>& members);
+  Status Run(SignalWatcher& signals);
+
+  void Send(ProcessId process, const Message& message) override;
+  void Disconnect(ProcessId process) override;
+  bool SendToClient(ClientId client, const Message& message) override;
+  bool Spawn(ProcessRole role) override;
+
+ private:
+  struct Client {
+    ClientId id;
+    LocalConnection connection;
+  };
+  struct Child {
+    ProcessRole role;
+    ChildProcess process;
+  };
+
+  void AddMember(const Member& member);
+  // What to poll, and what to do when it is ready: the same order in both.
+  std::vector<pollfd> PollList(const SignalWatcher& signals) const;
+  Status HandleReady(std::span<const pollfd> ready, SignalWatcher& signals);
+  void HandleTransport(const std::vector<TransportEvent>& events);
+  void AcceptClients();
+  void ServeClient(Client* client);
+  void DropClients();
+  void ReapChildren();
+  void ReportFailedSends();
+  Status StopAll();
+
+  CoordinatorOptions options_;
+  Transport& transport_;
+  ServedModel model_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<RendezvousServer> rendezvous_;
+  std::vector<Member> members_;
+  std::optional<LocalServer> server_;
+  std::list<Client> clients_;
+  int32_t last_client_ = 0;
+  std::map<ProcessId, UniqueFd> deaths_;  // pidfds of members on this host
+  std::list<Child> children_;
+  std::vector<std::pair<ProcessId, std::string>> failed_sends_;
+  bool interrupted_ = false;
+};
+
+Status CoordinatorProcess::Init(const std::vector<Member>& members) {
+  ASSIGN_OR_RETURN(model_, LoadModel(options_));
+  members_ = members;
+  int32_t last_id = 0;
+  for (const Member& member : members) last_id = std::max(last_id, member.id.value);
+  RendezvousOptions rendezvous;
+  rendezvous.address = options_.join_address.empty() ? "127.0.0.1:0" : options_.join_address;
+  if (options_.join_secret.empty()) options_.join_secret = RandomSecret();
+  rendezvous.secret = options_.join_secret;
+  rendezvous.first_id = ProcessId(last_id + 1);
+  ASSIGN_OR_RETURN(rendezvous_, RendezvousServer::Listen(rendezvous));
+  rendezvous_->SetMembers(members_);
+  options_.join_address = rendezvous_->address();
+  ASSIGN_OR_RETURN(server_, LocalServer::Listen(options_.control_socket));
+  coordinator_ = std::make_unique<Coordinator>(options_, model_, *this, NowNs());
+  for (const Member& member : members) {
+    if (member.info.role != ProcessRole::kCoordinator) AddMember(member);
+  }
+  return OkStatus();
+}
+
+void CoordinatorProcess::AddMember(const Member& member) {
+  const Status connected = transport_.Connect(member.id, member.info.address);
+  coordinator_->OnMember(member, NowNs());
+  if (!connected.ok()) {
+    coordinator_->OnProcessGone(member.id, connected.message(), NowNs());
+    return;
+  }
+  if (member.info.host != HostName() || member.info.boot_id != ReadBootId()) return;
+  auto death = OpenPidFd(static_cast<pid_t>(member.info.pid), member.info.pid_start_ticks);
+  if (death.ok()) {
+    deaths_.insert_or_assign(member.id, std::move(death).value());
+  } else {
+    coordinator_->OnProcessGone(member.id, "it ended before it was connected", NowNs());
+  }
+}
+
+// --- port --------------------------------------------------------------------------------------
+
+void CoordinatorProcess::Send(ProcessId process, const Message& message) {
+  const Status status = transport_.Send(process, EncodeMessage(message));
+  // Reported from the loop: the state machine is in the middle of something.
+  if (!status.ok()) failed_sends_.emplace_back(process, status.message());
+}
+
+void CoordinatorProcess::Disconnect(ProcessId process) {
+  transport_.Disconnect(process);
+  deaths_.erase(process);
+  std::erase_if(members_, [process](const Member& member) { return member.id == process; });
+  rendezvous_->SetMembers(members_);
+}
+
+bool CoordinatorProcess::SendToClient(ClientId id, const Message& message) {
+  const auto client = std::find_if(clients_.begin(), clients_.end(),
+                                   [id](const Client& entry) { return entry.id == id; });
+  if (client == clients_.end() || client->connection.closed()) return false;
+  const Status status = client->connection.Send(message);
+  if (status.ok()) return true;
+  LogWarning("client {} is dropped: {}", id.value, status.message());
+  client->connection.Close();
+  return false;
+}
+
+bool CoordinatorProcess::Spawn(ProcessRole role) {
+  const auto& command =
+      role == ProcessRole::kStore ? options_.store_command : options_.worker_command;
+  if (command.empty()) return false;
+  SpawnOptions spawn;
+  spawn.argv = command;
+  spawn.argv.insert(spawn.argv.end(), {"--join", options_.join_address});
+  spawn.environment = {"EXPERTFLOW_JOIN_SECRET=" + options_.join_secret};
+  spawn.parent_death_signal = SIGTERM;
+  auto child = SpawnProcess(spawn);
+  if (!child.ok()) {
+    LogError("cannot start {}: {}", command.front(), child.status().message());
+    return false;
+  }
+  children_.push_back({role, std::move(child).value()});
+  return true;
+}
+
+// --- loop --------------------------------------------------------------------------------------
+
+std::vector<pollfd> CoordinatorProcess::PollList(const SignalWatcher& signals) const {
+  std::vector<pollfd> list = {
+      {signals.fd(), POLLIN, 0}, {rendezvous_->fd(), POLLIN, 0}, {server_->fd(), POLLIN, 0}};
+  for (const Child& child : children_) list.push_back({child.process.fd(), POLLIN, 0});
+  for (const auto& [id, death] : deaths_) list.push_back({death.get(), POLLIN, 0});
+  for (const Client& client : clients_) {
+    const auto events =
+        static_cast<int16_t>(POLLIN | (client.connection.wants_write() ? POLLOUT : 0));
+    list.push_back({client.connection.fd(), events, 0});
+  }
+  return list;
+}
+
+Status CoordinatorProcess::HandleReady(std::span<const pollfd> ready, SignalWatcher& signals) {
+  size_t next = 0;
+  const auto is_ready = [&ready, &next] { return ready[next++].revents != 0; };
+  if (is_ready() && signals.Take()) {
+    interrupted_ = true;
+    coordinator_->Stop("the coordinator got a signal");
+  }
+  const bool joiners = is_ready();
+  const bool connecting = is_ready();
+  bool ended = false;
+  for (size_t i = 0; i < children_.size(); ++i) ended = is_ready() || ended;
+  std::vector<ProcessId> dead;
+  for (const auto& [id, death] : deaths_) {
+    if (is_ready()) dead.push_back(id);
+  }
+  std::vector<Client*> talking;
+  for (Client& client : clients_) {
+    if (is_ready()) talking.push_back(&client);
+  }
+  // Only now may the lists change.
+  for (Client* client : talking) ServeClient(client);
+  for (const ProcessId id : dead) coordinator_->OnProcessGone(id, "its process ended", NowNs());
+  if (ended) ReapChildren();
+  if (joiners) {
+    for (const Member& member : rendezvous_->HandleReadable()) {
+      members_.push_back(member);
+      rendezvous_->SetMembers(members_);
+      AddMember(member);
+    }
+  }
+  if (connecting) AcceptClients();
+  return OkStatus();
+}
+
+void CoordinatorProcess::AcceptClients() {
+  for (;;) {
+    auto accepted = server_->Accept();
+    if (!accepted.ok()) {
+      LogWarning("cannot accept a client: {}", accepted.status().message());
+      return;
+    }
+    if (!accepted->has_value()) return;
+    if (clients_.size() >= kClientsMax) {
+      LogWarning("more than {} clients; the new one is turned away", kClientsMax);
+      continue;
+    }
+    clients_.push_back({ClientId(++last_client_), std::move(**accepted)});
+    coordinator_->OnClient(clients_.back().id);
+  }
+}
+
+void CoordinatorProcess::ServeClient(Client* client) {
+  std::vector<Message> messages;
+  Status status = client->connection.Flush();
+  if (status.ok() && !client->connection.closed()) status = client->connection.Receive(&messages);
+  if (!status.ok()) LogWarning("client {}: {}", client->id.value, status.message());
+  for (const Message& message : messages) {
+    coordinator_->OnClientMessage(client->id, message, NowNs());
+  }
+}
+
+void CoordinatorProcess::DropClients() {
+  for (auto client = clients_.begin(); client != clients_.end();) {
+    if (client->connection.closed()) {
+      const ClientId id = client->id;
+      client = clients_.erase(client);
+      coordinator_->OnClientGone(id);
+    } else {
+      ++client;
+    }
+  }
+}
+
+void CoordinatorProcess::ReapChildren() {
+  for (auto child = children_.begin(); child != children_.end();) {
+    const auto code = child->process.Wait(Deadline::AfterNs(0));
+    if (!code.ok()) {
+      ++child;
+      continue;
+    }
+    const ProcessRole role = child->role;
+    child = children_.erase(child);
+    // One that had joined is found by its pidfd as well; the state machine knows which it was.
+    coordinator_->OnSpawnFailed(role, fmt::format("exit code {}", *code), NowNs());
+  }
+}
+
+void CoordinatorProcess::ReportFailedSends() {
+  const auto failed = std::exchange(failed_sends_, {});
+  for (const auto& [process, why] : failed) coordinator_->OnProcessGone(process, why, NowNs());
+}
+
+void CoordinatorProcess::HandleTransport(const std::vector<TransportEvent>& events) {
+  for (const TransportEvent& event : events) {
+    if (event.kind == TransportEvent::Kind::kPeerDown) {
+      coordinator_->OnProcessGone(event.peer, event.reason.message(), NowNs());
+      continue;
+    }
+    const auto message = DecodeMessage(event.message);
+    if (message.ok()) {
+      coordinator_->OnMessage(event.peer, *message, NowNs());
+    } else {
+      coordinator_->OnProcessGone(event.peer, message.status().message(), NowNs());
+    }
+  }
+}
+
+Status CoordinatorProcess::Run(SignalWatcher& signals) {
+  std::vector<TransportEvent> events;
+  int64_t next_tick_ns = NowNs();
+  while (!coordinator_->result()) {
+    std::vector<pollfd> list = PollList(signals);
+    events.clear();
+    RETURN_IF_ERROR(transport_.Poll(Deadline::AtNs(next_tick_ns), list, &events));
+    HandleTransport(events);
+    RETURN_IF_ERROR(HandleReady(list, signals));
+    ReportFailedSends();
+    DropClients();
+    if (NowNs() >= next_tick_ns) {
+      coordinator_->OnTick(NowNs());
+      next_tick_ns = NowNs() + kTickNs;
+    }
+  }
+  return StopAll();
+}
+
+// Lets the others end: what was said is sent, and they have a moment to go.
+Status CoordinatorProcess::StopAll() {
+  const Deadline deadline = Deadline::AfterNs(kStopNs);
+  std::vector<TransportEvent> events;
+  const auto waits_for_clients = [this] {
+    return std::any_of(clients_.begin(), clients_.end(), [](const Client& client) {
+      return !client.connection.closed() && client.connection.wants_write();
+    });
+  };
+  while (!deadline.Passed() && (!transport_.Flushed() || !deaths_.empty() || waits_for_clients())) {
+    std::vector<pollfd> list;
+    for (const auto& [id, death] : deaths_) list.push_back({death.get(), POLLIN, 0});
+    events.clear();
+    const Deadline soon = Deadline::AtNs(std::min(deadline.at_ns(), NowNs() + 20'000'000));
+    if (!transport_.Poll(soon, list, &events).ok()) break;
+    for (Client& client : clients_) {
+      if (client.connection.wants_write() && !client.connection.Flush().ok()) {
+        client.connection.Close();
+      }
+    }
+    size_t i = 0;
+    std::erase_if(deaths_, [&](const auto&) { return list[i++].revents != 0; });
+  }
+  children_.clear();  // kills those that are left
+  if (interrupted_) return Cancelled("ended by a signal");
+  return *coordinator_->result();
+}
+
+}  // namespace
+
+Status RunCoordinator(const CoordinatorOptions& options, Transport& transport,
+                      const std::vector<Member>& members, SignalWatcher& signals) {
+  CoordinatorProcess process(options, transport);
+  RETURN_IF_ERROR(process.Init(members));
+  return process.Run(signals);
+}
+
+}  // namespace expertflow

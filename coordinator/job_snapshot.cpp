@@ -1,0 +1,231 @@
+#include "coordinator/job_snapshot.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+namespace expertflow {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* PhaseName(JobPhase phase) {
+  switch (phase) {
+    case JobPhase::kStarting: return "starting";
+    case JobPhase::kLoading: return "loading";
+    case JobPhase::kReady: return "ready";
+    case JobPhase::kStopping: return "stopping";
+    case JobPhase::kFailed: return "failed";
+  }
+  return "?";
+}
+
+const char* RoleName(ProcessRole role) {
+  switch (role) {
+    case ProcessRole::kCoordinator: return "coordinator";
+    case ProcessRole::kStore: return "store";
+    case ProcessRole::kWorker: return "worker";
+  }
+  return "?";
+}
+
+Json ParseOrNull(const std::string& text) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return json.is_discarded() ? Json(nullptr) : json;
+}
+
+// The counters of a worker by name: the one list for both renderings.
+struct WorkerFigure {
+  const char* name;
+  const char* help;
+  bool counter;
+  uint64_t (*value)(const WorkerStats&);
+};
+
+#define FIGURE(field, help, counter)                                                      \
+  {                                                                                       \
+#field, help, counter, [](const WorkerStats& stats) { return uint64_t{stats.field}; } \
+  }
+constexpr WorkerFigure kWorkerFigures[] = {
+    FIGURE(steps, "Forward passes", true),
+    FIGURE(prefill_tokens, "Prompt tokens computed", true),
+    FIGURE(decode_tokens, "Tokens computed one step at a time", true),
+    FIGURE(step_ns, "Time in forward passes, ns", true),
+    FIGURE(stall_ns, "Time that compute waited for an expert, ns", true),
+    FIGURE(hits, "Expert uses (step, layer, expert) that were resident", true),
+    FIGURE(late_hits, "Expert uses that were on their way", true),
+    FIGURE(misses, "Expert uses that had to be loaded", true),
+    FIGURE(bypasses, "Misses served through a streaming buffer", true),
+    FIGURE(bytes_demand, "Bytes copied on demand", true),
+    FIGURE(bytes_prefetch, "Bytes copied ahead of demand", true),
+    FIGURE(bytes_wasted, "Prefetched bytes that left unused", true),
+    FIGURE(prefetch_cancelled, "Prefetches cancelled at the true routing", true),
+    FIGURE(prefetch_enabled, "1 while prefetch is on", false),
+    FIGURE(prefetch_predictions, "Experts predicted for the next layer", true),
+    FIGURE(prefetch_correct, "Predicted experts that were routed", true),
+    FIGURE(link_busy_ns, "Time that the link was in use, ns", true),
+    FIGURE(link_bytes_per_second, "Capacity of the link, 0 when not limited", false),
+    FIGURE(link_emulated, "1 when the link is emulated", false),
+    FIGURE(kv_blocks_used, "KV blocks in use", false),
+    FIGURE(kv_blocks_total, "KV blocks", false),
+    FIGURE(sequences, "Sequences running or waiting", false),
+    FIGURE(resident_bytes, "Proportional set size of the process", false),
+};
+#undef FIGURE
+
+Json StatsJson(const WorkerStats& stats) {
+  Json json;
+  for (const WorkerFigure& figure : kWorkerFigures) json[figure.name] = figure.value(stats);
+  json["link_emulated"] = stats.link_emulated;
+  json["prefetch_enabled"] = stats.prefetch_enabled;
+  return json;
+}
+
+Json ProcessJson(const ProcessSnapshot& process) {
+  const ProcessInfo& info = process.member.info;
+  return {{"id", process.member.id.value},
+          {"role", RoleName(info.role)},
+          {"host", info.host},
+          {"pid", info.pid},
+          {"ready", process.ready},
+          {"busy", process.busy},
+          {"last_heard_ms", process.last_heard_age_ns / 1'000'000}};
+}
+
+class PrometheusText {
+ public:
+  void Head(std::string_view name, std::string_view help, std::string_view type) {
+    fmt::format_to(Out(), "# HELP expertflow_{} {}\n# TYPE expertflow_{} {}\n", name, help, name,
+                   type);
+  }
+  void Value(std::string_view name, std::string_view labels, uint64_t value) {
+    fmt::format_to(Out(), "expertflow_{}{} {}\n", name, labels, value);
+  }
+  void Single(std::string_view name, std::string_view help, std::string_view type, uint64_t value) {
+    Head(name, help, type);
+    Value(name, "", value);
+  }
+  void Histogram(std::string_view name, std::string_view help, const LatencyHistogram& histogram) {
+    Head(name, help, "histogram");
+    uint64_t count = 0;
+    for (size_t i = 0; i < LatencyHistogram::kBoundsSeconds.size(); ++i) {
+      count += histogram.counts[i];
+      fmt::format_to(Out(), "expertflow_{}_bucket{{le=\"{}\"}} {}\n", name,
+                     LatencyHistogram::kBoundsSeconds[i], count);
+    }
+    count += histogram.counts.back();
+    fmt::format_to(Out(), "expertflow_{}_bucket{{le=\"+Inf\"}} {}\n", name, count);
+    fmt::format_to(Out(), "expertflow_{}_sum {}\n", name,
+                   static_cast<double>(histogram.sum_ns) / 1e9);
+    fmt::format_to(Out(), "expertflow_{}_count {}\n", name, count);
+  }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  std::back_insert_iterator<std::string> Out() { return std::back_inserter(text_); }
+  std::string text_;
+};
+
+}  // namespace
+
+void LatencyHistogram::Add(int64_t ns) {
+  const double seconds = static_cast<double>(ns) / 1e9;
+  size_t bucket = 0;
+  while (bucket < kBoundsSeconds.size() && seconds > kBoundsSeconds[bucket]) ++bucket;
+  ++counts[bucket];
+  sum_ns += static_cast<uint64_t>(ns < 0 ? 0 : ns);
+}
+
+std::string StatusJson(const JobSnapshot& snapshot) {
+  const JobCounters& counters = snapshot.counters;
+  Json json = {{"job", snapshot.job},
+               {"phase", PhaseName(snapshot.phase)},
+               {"uptime_ms", snapshot.uptime_ns / 1'000'000},
+               {"join_address", snapshot.join_address},
+               {"restarts", counters.restarts},
+               {"requests",
+                {{"queued", snapshot.queued},
+                 {"running", snapshot.running},
+                 {"done", counters.requests_done},
+                 {"failed", counters.requests_failed},
+                 {"cancelled", counters.requests_cancelled},
+                 {"refused", counters.requests_refused},
+                 {"requeues", counters.requeues}}},
+               {"processes", Json::array()},
+               {"stores", Json::array()},
+               {"workers", Json::array()}};
+  json["placement_digest"] = fmt::format("{:016x}", snapshot.placement_digest);
+  for (const ProcessSnapshot& process : snapshot.processes) {
+    json["processes"].push_back(ProcessJson(process));
+    if (process.member.info.role == ProcessRole::kStore) {
+      const StoreReady& store = process.store;
+      json["stores"].push_back({{"id", process.member.id.value},
+                                {"ready", process.ready},
+                                {"kind", store.kind == 0 ? "shared memory" : "file"},
+                                {"name", store.name},
+                                {"bytes", store.total_bytes},
+                                {"fingerprint", store.fingerprint},
+                                {"load_ms", store.load_ns / 1'000'000},
+                                {"adopted", store.adopted}});
+    }
+    if (process.member.info.role == ProcessRole::kWorker) {
+      const WorkerReady& worker = process.worker;
+      json["workers"].push_back({{"id", process.member.id.value},
+                                 {"ready", process.ready},
+                                 {"device", worker.device},
+                                 {"kernels", worker.kernels},
+                                 {"threads", worker.threads},
+                                 {"in_place", worker.in_place},
+                                 {"expert_slots", worker.expert_slots},
+                                 {"kv_tokens", worker.kv_tokens},
+                                 {"effective_config", ParseOrNull(worker.effective_config)},
+                                 {"memory_plan", ParseOrNull(worker.memory_plan)},
+                                 {"stats", StatsJson(process.stats)}});
+    }
+  }
+  json["requested_config"] = ParseOrNull(snapshot.requested_config);
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string MetricsText(const JobSnapshot& snapshot) {
+  PrometheusText text;
+  const JobCounters& counters = snapshot.counters;
+  text.Head("job_ready", "1 while the job takes requests", "gauge");
+  text.Value("job_ready", "", snapshot.phase == JobPhase::kReady ? 1 : 0);
+  text.Head("requests_total", "Requests by how they ended", "counter");
+  text.Value("requests_total", R"({outcome="done"})", counters.requests_done);
+  text.Value("requests_total", R"({outcome="failed"})", counters.requests_failed);
+  text.Value("requests_total", R"({outcome="cancelled"})", counters.requests_cancelled);
+  text.Value("requests_total", R"({outcome="refused"})", counters.requests_refused);
+  text.Single("requests_queued", "Requests that wait for a worker", "gauge", snapshot.queued);
+  text.Single("requests_running", "Requests that run", "gauge", snapshot.running);
+  text.Single("requeues_total", "Sequences moved because their worker died", "counter",
+              counters.requeues);
+  text.Single("workers_lost_total", "Workers that died", "counter", counters.workers_lost);
+  text.Single("stores_lost_total", "Stores that died", "counter", counters.stores_lost);
+  text.Single("stalls_total", "Workers given up because they made no progress", "counter",
+              counters.stalls);
+  text.Single("restarts_total", "Replacements started", "counter", counters.restarts);
+  text.Single("prompt_tokens_total", "Prompt tokens of finished requests", "counter",
+              counters.prompt_tokens);
+  text.Single("generated_tokens_total", "Tokens generated for finished requests", "counter",
+              counters.generated_tokens);
+  text.Histogram("ttft_seconds", "Submission to first token", counters.ttft);
+  text.Histogram("tpot_seconds", "Mean time per token after the first, by request", counters.tpot);
+  for (const WorkerFigure& figure : kWorkerFigures) {
+    const std::string name =
+        fmt::format("worker_{}{}", figure.name, figure.counter ? "_total" : "");
+    text.Head(name, figure.help, figure.counter ? "counter" : "gauge");
+    for (const ProcessSnapshot& process : snapshot.processes) {
+      if (process.member.info.role != ProcessRole::kWorker) continue;
+      text.Value(name, fmt::format(R"({{worker="{}"}})", process.member.id.value),
+                 figure.value(process.stats));
+    }
+  }
+  return text.Take();
+}
+
+}  // namespace expertflow

@@ -64,12 +64,16 @@ function(expertflow_add_library)
 endfunction()
 
 # expertflow_add_test(NAME <module> LABELS <unit|process|golden|slow|...> SOURCES ... DEPS ... [LIBS ...]
-#                     [NO_MAIN] [TIMEOUT seconds] [ENV NAME=VALUE ...])
-#   One GoogleTest program per module; every case is a CTest test.
+#                     [NO_MAIN] [SERIAL] [TIMEOUT seconds] [ENV NAME=VALUE ...])
+#   One GoogleTest program per module; every case is a CTest test. SERIAL: runs beside no other test.
 function(expertflow_add_test)
-  cmake_parse_arguments(ARG "NO_MAIN" "NAME;TIMEOUT" "LABELS;SOURCES;DEPS;LIBS;ENV" ${ARGN})
+  cmake_parse_arguments(ARG "NO_MAIN;SERIAL" "NAME;TIMEOUT" "LABELS;SOURCES;DEPS;LIBS;ENV" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
+  endif()
+  set(serial FALSE)
+  if(ARG_SERIAL)
+    set(serial TRUE)
   endif()
   set(target test_${ARG_NAME})
   add_executable(${target} ${ARG_SOURCES})
@@ -90,7 +94,7 @@ function(expertflow_add_test)
   # Quoted label lists do not survive gtest_discover_tests; the last label wins the filter by regex.
   string(REPLACE ";" "\\;" labels "${ARG_LABELS}")
   gtest_discover_tests(${target} TEST_PREFIX ${ARG_NAME}. DISCOVERY_MODE PRE_TEST
-    PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENV}")
+    PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial} ENVIRONMENT "${ARG_ENV}")
 endfunction()
 
 # Fails the configure step when a *_test.cpp below tests/ belongs to no test program.

@@ -1,0 +1,176 @@
+// The main job, through real processes: the same text however it is run, and clean ends.
+#include <nlohmann/json.hpp>
+
+#include "common/mapped_file.h"
+#include "tests/process/program.h"
+
+namespace expertflow::testing {
+namespace {
+
+struct Reference {
+  std::string prompt;
+  std::string text;  // the greedy continuation, as the reference decodes it
+  size_t tokens = 0;
+};
+
+Reference BundledReference(size_t index) {
+  const auto json = nlohmann::json::parse(ReadAll(kModel + "/reference.json"));
+  const auto& prompt = json["prompts"][index];
+  return {prompt["text"], prompt["greedy_text"], prompt["greedy_ids"].size()};
+}
+
+std::string Text(const std::vector<std::string>& extra, const Reference& reference) {
+  std::vector<std::string> arguments = {"run",
+                                        "--model",
+                                        kModel,
+                                        "--prompt",
+                                        reference.prompt,
+                                        "--max-tokens",
+                                        std::to_string(reference.tokens)};
+  arguments.insert(arguments.end(), extra.begin(), extra.end());
+  Program program(arguments);
+  EXPECT_EQ(program.Wait(), 0) << program.err();
+  program.ExpectNothingLeft();
+  return program.out();
+}
+
+TEST(RunTest, FIELD_10_AnyNumberOfWorkersAndAnyCacheGiveTheReferencesText) {
+  const Reference reference = BundledReference(0);
+  const std::vector<std::vector<std::string>> settings = {
+      {"--workers", "1"},
+      {"--workers", "2", "--expert-memory", "30%", "--link", "4GB/s,10us"},
+      {"--workers", "4", "--expert-memory", "10%", "--prefetch", "off"},
+      {"--workers", "1", "--expert-memory", "0"},
+  };
+  for (const auto& setting : settings) {
+    const std::string text = Text(setting, reference);
+    EXPECT_EQ(text.substr(0, reference.text.size()), reference.text);
+  }
+}
+
+TEST(RunTest, SampledTextDependsOnTheSeedAlone) {
+  const Reference reference = BundledReference(1);
+  const std::vector<std::string> sampled = {"--temperature", "0.9", "--top-p", "0.95"};
+  const auto with = [&](std::vector<std::string> extra) {
+    extra.insert(extra.end(), sampled.begin(), sampled.end());
+    return Text(extra, reference);
+  };
+  const std::string text = with({"--seed", "1"});
+  EXPECT_EQ(with({"--seed", "1", "--workers", "2", "--expert-memory", "15%"}), text);
+  EXPECT_NE(with({"--seed", "2"}), text);
+}
+
+TEST(RunTest, ReportSaysThatTheTokensAreThoseOfAllExpertsResident) {
+  Program program({"run", "--model", kModel, "--workers", "2", "--expert-memory", "30%", "--link",
+                   "4GB/s,10us", "-p", "The lighthouse keeper", "-p", "In the beginning",
+                   "--max-tokens", "40", "--report", "--check-resident", "--json", "/dev/stderr"});
+  EXPECT_EQ(program.Wait(), 0) << program.err();
+  const std::string all = program.out() + program.err();
+  for (const char* words : {"same tokens as with all experts resident: yes", "TTFT", "TPOT",
+                            "emulated", "expertflow-run"}) {
+    EXPECT_NE(all.find(words), std::string::npos) << words << "\n" << all;
+  }
+  program.ExpectNothingLeft();
+}
+
+TEST(RunTest, PackedModelGivesTheSameText) {
+  const std::string folder = ::testing::TempDir() + "packed-" + std::to_string(::getpid());
+  Program pack({"pack", kModel, "-o", folder});
+  ASSERT_EQ(pack.Wait(), 0) << pack.err();
+  const Reference reference = BundledReference(2);
+  Program program({"run", "--model", folder, "--workers", "2", "--expert-memory", "30%", "--prompt",
+                   reference.prompt, "--max-tokens", std::to_string(reference.tokens)});
+  EXPECT_EQ(program.Wait(), 0) << program.err();
+  EXPECT_EQ(program.out().substr(0, reference.text.size()), reference.text);
+  program.ExpectNothingLeft();
+  std::filesystem::remove_all(folder);
+}
+
+TEST(CompareTest, WholeJobEqualsTheReference) {
+  for (const std::string& model :
+       {kModel, std::string(EXPERTFLOW_SOURCE_DIR "/tests/golden/checkpoints/qwen2_moe"),
+        std::string(EXPERTFLOW_SOURCE_DIR "/tests/golden/checkpoints/qwen2_moe_gqa")}) {
+    const std::string file = ::testing::TempDir() + "compare-" + std::to_string(::getpid());
+    Program program(
+        {"compare", "--model", model, "--workers", "2", "--expert-memory", "30%", "--json", file});
+    EXPECT_EQ(program.Wait(), 0) << program.err();
+    const auto json = nlohmann::json::parse(ReadAll(file));
+    EXPECT_LE(json["max_abs_logit_diff"].get<double>(), 2e-3);
+    EXPECT_LE(json["route_mismatches"].get<int>(), model == kModel ? 3 : 0);
+    EXPECT_EQ(json["greedy_mismatches"].get<int>(), 0);
+    EXPECT_GT(json["route_decisions"].get<int>(), 500);
+    program.ExpectNothingLeft();
+    std::filesystem::remove(file);
+  }
+}
+
+TEST(CompareTest, ADifferenceIsAFailure) {
+  Program program({"compare", "--model", kModel, "--tolerance", "1e-9"});
+  EXPECT_EQ(program.Wait(), 1) << program.out() << program.err();
+}
+
+TEST(StatusTest, ShowsTheRunningJob) {
+  Program program({"run", "--model", kModel, "--workers", "2", "--expert-memory", "20%", "--link",
+                   "100MB/s", "-p", "The", "--max-tokens", "1500", "--ignore-eos"});
+  ASSERT_TRUE(program.Generating()) << program.err();
+  Program status({"status"}, {"XDG_RUNTIME_DIR=" + program.folder()});
+  EXPECT_EQ(status.Wait(), 0) << status.err();
+  for (const char* words : {"coordinator", "store", "worker", "command line", "default"}) {
+    EXPECT_NE(status.out().find(words), std::string::npos) << words << "\n" << status.out();
+  }
+  Program metrics({"status", "--metrics"}, {"XDG_RUNTIME_DIR=" + program.folder()});
+  EXPECT_EQ(metrics.Wait(), 0) << metrics.err();
+  EXPECT_NE(metrics.out().find("# TYPE expertflow_"), std::string::npos) << metrics.out();
+  ::kill(program.pid(), SIGINT);
+  EXPECT_EQ(program.Wait(), 130);
+  EXPECT_GT(program.out().size(), 20U);  // what was generated is kept
+  program.ExpectNothingLeft();
+}
+
+// FIELD rows 45 and 46, and the list: one line that names the thing, exit code 2, nothing
+// started.
+TEST(BadInputTest, IsRefusedInOneLine) {
+  const std::string broken = ::testing::TempDir() + "broken-" + std::to_string(::getpid());
+  std::filesystem::remove_all(broken);
+  std::filesystem::copy(kModel, broken);
+  std::filesystem::resize_file(broken + "/model.safetensors", 1'000'000);
+  const struct {
+    std::vector<std::string> arguments;
+    std::vector<const char*> words;
+  } cases[] = {
+      {{"--model", kModel, "--workers", "0"}, {"--workers", "0"}},
+      {{"--model", kModel, "--expert-memory", "1KB"}, {"--expert-memory", "expert"}},
+      {{"--model", kModel, "--expert-memory", "130%"}, {"--expert-memory", "130%"}},
+      {{"--model", kModel, "--link", "fast"}, {"--link", "fast"}},
+      {{"--model", kModel, "--kernels", "avx9"}, {"--kernels", "avx9"}},
+      {{"--model", kModel, "--no-such-option"}, {"--no-such-option"}},
+      {{"--model", "/nonexistent"}, {"/nonexistent"}},
+      {{"--model", broken}, {"model.safetensors"}},
+      {{"--model", kModel, "--tokenizer", kModel + "/config.json"}, {"config.json"}},
+  };
+  for (const auto& test : cases) {
+    std::vector<std::string> arguments = {"run", "-p", "x"};
+    arguments.insert(arguments.end(), test.arguments.begin(), test.arguments.end());
+    Program program(arguments);
+    EXPECT_EQ(program.Wait(), 2) << program.err();
+    const std::string err = program.err();
+    for (const char* words : test.words) {
+      EXPECT_NE(err.find(words), std::string::npos) << words << "\n" << err;
+    }
+    EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+    program.ExpectNothingLeft();
+  }
+  std::filesystem::remove_all(broken);
+}
+
+TEST(BadInputTest, APromptLongerThanTheContextIsRefused) {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "word ";
+  Program program({"run", "--model", kModel, "-p", text});
+  EXPECT_EQ(program.Wait(), 2) << program.err();
+  EXPECT_NE(program.err().find("2048"), std::string::npos) << program.err();
+  program.ExpectNothingLeft();
+}
+
+}  // namespace
+}  // namespace expertflow::testing

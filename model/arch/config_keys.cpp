@@ -70,10 +70,14 @@ Status RefuseCommonUnsupported(const JsonConfig& config) {
   for (const std::string_view key : kUnsupportedKeys) {
     if (!config.Has(key)) continue;
     const auto as_bool = config.Bool(key);
-    if (as_bool.ok() && !*as_bool) continue;  // an explicit "off"
-    if (key == "pruned_heads" || key == "cross_attention_hidden_size") {
+    if (as_bool.ok() && !*as_bool) continue;     // an explicit "off"
+    if (key == "cross_attention_hidden_size") {  // without effect unless add_cross_attention
       config.Ignore(key);
       continue;
+    }
+    if (key == "pruned_heads") {
+      const auto heads = config.Object(key);
+      if (heads.ok() && heads->UnreadKeys().empty()) continue;  // no layer is listed
     }
     return config.Error(key, "is not supported");
   }

@@ -38,6 +38,11 @@ Status CheckSlidingWindow(const JsonConfig& json, const ModelShape& shape) {
   ASSIGN_OR_RETURN(const int64_t first, json.IntOr("max_window_layers", 0, 1 << 20, 28));
   ASSIGN_OR_RETURN(const auto types, json.StringList("layer_types"));
   bool sliding = used && first < shape.layers;
+  for (const std::string& type : types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      return json.Error("layer_types", fmt::format("'{}' is not supported", type));
+    }
+  }
   if (!types.empty()) {
     sliding = std::any_of(types.begin(), types.end(),
                           [](const std::string& type) { return type != "full_attention"; });

@@ -4,8 +4,11 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <span>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "common/log.h"
@@ -67,6 +70,15 @@ Status WriteJsonOption(const Options& options, const std::string& json) {
   if (file.empty()) return OkStatus();
   if (file == "-") {
     fmt::print("{}\n", json);
+    return OkStatus();
+  }
+  // A device or a pipe is written to, not replaced.
+  std::error_code error;
+  if (std::filesystem::exists(file, error) && !std::filesystem::is_regular_file(file, error)) {
+    std::ofstream stream(file, std::ios::app);
+    stream << json << '\n';
+    stream.flush();
+    if (!stream) return FailedPrecondition(fmt::format("--json {}: cannot be written", file));
     return OkStatus();
   }
   return WriteFileAtomically(file, json + "\n");

@@ -27,6 +27,7 @@
 #include "expert_store/segment.h"
 #include "launch/job_processes.h"
 #include "launch/option_table.h"
+#include "launch/options.h"
 
 namespace expertflow {
 namespace {

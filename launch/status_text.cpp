@@ -10,6 +10,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string Scalar(const Json& value) {
+  if (value.is_null()) return "-";
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
@@ -29,7 +30,6 @@ bool IsProvenance(const Json& value) {
 void Append(const std::string& name, const Json& value, size_t indent, std::string* out) {
   const std::string margin(indent, ' ');
   if (IsProvenance(value)) {
-    if (value["source"] == "default") return;
     *out += fmt::format("{}{} = {} ({})\n", margin, name, Scalar(value["value"]),
                         Scalar(value["source"]));
   } else if (!value.is_structured()) {

@@ -80,11 +80,11 @@ std::vector<std::pair<std::string, std::string>> HostWatch::Describe() const {
   const double seconds = static_cast<double>(NowNs() - begin_ns_) * 1e-9;
   const double others = (BusySeconds() - begin_busy_s_) - (OwnSeconds() - begin_own_s_);
   const int cores = CoreCount();
-  return {{"cpu", fmt::format("{}, {} cores", CpuModel(), cores)},
-          {"compiler", fmt::format("gcc-compatible {}", __VERSION__)},
-          {"busy with other work",
-           fmt::format("{:.2f} of {} cores on average; load average {}",
-                       std::max(others, 0.0) / seconds, cores, LoadAverage())}};
+  return {
+      {"cpu", fmt::format("{}, {} cores", CpuModel(), cores)},
+      {"compiler", fmt::format("gcc-compatible {}", __VERSION__)},
+      {"busy with other work", fmt::format("{:.2f} of {} cores on average; load average {}",
+                                           std::max(others, 0.0) / seconds, cores, LoadAverage())}};
 }
 
 int64_t TimeRead(std::span<const uint8_t> memory, int32_t threads) {

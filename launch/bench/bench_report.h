@@ -1,8 +1,8 @@
 // What a benchmark measured: rows of samples with their unit, the physical limit among them, and
 // the goals that they are held to. Printed as a table, written as JSON (docs/benchmarks.md).
 //
-// Arms that are compared take turns within one run, so their samples come in pairs: a ratio is taken
-// pair by pair, which a busy machine disturbs less than the ratio of two medians.
+// Arms that are compared take turns within one run, so their samples come in pairs: a ratio is
+// taken pair by pair, which a busy machine disturbs less than the ratio of two medians.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,82 @@
+#include "launch/bench/bench_engine.h"
+
+#include <fmt/format.h>
+
+#include <random>
+#include <utility>
+
+#include "common/clock.h"
+#include "device/cpu/cpu_device.h"
+
+namespace expertflow {
+
+Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model,
+                                                         const BenchEngineOptions& options) {
+  std::unique_ptr<BenchEngine> bench(new BenchEngine());
+  CpuDeviceOptions cpu;
+  cpu.threads = options.threads;
+  cpu.kernels = options.kernels;
+  cpu.link = options.link;
+  ASSIGN_OR_RETURN(bench->device_, CreateCpuDevice(cpu));
+
+  const StoreView& store = model.store();
+  const Architecture& architecture = model.architecture();
+  MemoryPlanInput input;
+  input.store = {store.total_dense_bytes(), store.total_expert_bytes(), store.expert_block_bytes(),
+                 static_cast<int64_t>(store.expert_count())};
+  input.in_place = options.in_place;
+  input.expert_memory = {.is_percent = true, .percent = options.resident_percent};
+  input.lookahead_max = options.prefetch ? 1 : 0;
+  input.kv_memory_bytes =
+      static_cast<uint64_t>(options.positions) * architecture.shape().kv_bytes_per_token;
+  EngineOptions engine;
+  ASSIGN_OR_RETURN(engine.plan, MakeMemoryPlan(architecture, input));
+  engine.prefetch = options.prefetch;
+  ASSIGN_OR_RETURN(bench->engine_,
+                   Engine::Create(engine, *bench->device_, architecture, store, nullptr));
+  return bench;
+}
+
+std::string BenchEngine::DeviceSettings() const {
+  const DeviceProperties& properties = device_->properties();
+  return fmt::format("{}, {} kernels, {} threads", properties.name, properties.kernels,
+                     properties.threads);
+}
+
+Status BenchEngine::Start(std::vector<int32_t> prompt, int32_t new_tokens) {
+  StartSequence start;
+  start.sequence = SequenceId{next_sequence_++};
+  start.prompt_tokens = static_cast<uint32_t>(prompt.size());
+  start.tokens = std::move(prompt);
+  start.max_new_tokens = static_cast<uint32_t>(new_tokens);
+  return engine_->Start(std::move(start));
+}
+
+Result<int64_t> BenchEngine::Step(std::vector<int32_t>* tokens) {
+  const int64_t begin_ns = NowNs();
+  RETURN_IF_ERROR(engine_->Step(&output_));
+  const int64_t step_ns = NowNs() - begin_ns;
+  if (!output_.failed.empty()) return Internal(output_.failed.front().message);
+  for (const TokenEvent& event : output_.tokens) tokens->push_back(event.token);
+  return step_ns;
+}
+
+Result<int64_t> BenchEngine::RunToEnd(std::vector<int32_t>* tokens) {
+  int64_t total_ns = 0;
+  while (!engine_->idle()) {
+    ASSIGN_OR_RETURN(const int64_t step_ns, Step(tokens));
+    total_ns += step_ns;
+  }
+  return total_ns;
+}
+
+std::vector<int32_t> RandomPrompt(int32_t count, int32_t vocab, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> prompt(static_cast<size_t>(count));
+  for (int32_t& id : prompt) {
+    id = static_cast<int32_t>(random() % static_cast<uint32_t>(vocab));
+  }
+  return prompt;
+}
+
+}  // namespace expertflow

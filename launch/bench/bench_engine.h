@@ -1,0 +1,56 @@
+// An engine with its device in this process: the worker without coordinator and transport.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "device/device.h"
+#include "launch/bench/bench_model.h"
+#include "worker/engine.h"
+
+namespace expertflow {
+
+struct BenchEngineOptions {
+  int32_t threads = 2;
+  std::string kernels = "auto";
+  bool in_place = true;
+  double resident_percent = 100;  // of the experts, when not in place
+  bool prefetch = false;
+  LinkProperties link;  // emulated when its rate is not 0
+  int32_t positions = 1024;
+};
+
+class BenchEngine {
+ public:
+  // REQUIRES: `model` outlives it and does not move
+  static Result<std::unique_ptr<BenchEngine>> Create(const BenchModel& model,
+                                                     const BenchEngineOptions& options);
+
+  Device& device() { return *device_; }
+  Engine& engine() { return *engine_; }
+  // "avx2, 2 threads"
+  std::string DeviceSettings() const;
+
+  // Queues a greedy sequence that ends after `new_tokens` and not before.
+  Status Start(std::vector<int32_t> prompt, int32_t new_tokens);
+  // One step; tokens are appended. Returns its nanoseconds. A failed sequence is an error.
+  Result<int64_t> Step(std::vector<int32_t>* tokens);
+  // Steps until idle.
+  Result<int64_t> RunToEnd(std::vector<int32_t>* tokens);
+
+ private:
+  BenchEngine() = default;
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Engine> engine_;
+  uint64_t next_sequence_ = 1;
+  StepOutput output_;
+};
+
+// `count` token ids below `vocab`; equal arguments give equal ids.
+std::vector<int32_t> RandomPrompt(int32_t count, int32_t vocab, uint32_t seed);
+
+}  // namespace expertflow

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <utility>
 
 #include "model/tokenizer/byte_alphabet.h"
@@ -15,19 +16,16 @@ uint64_t PairKey(int32_t left, int32_t right) {
   return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
 }
 
-// True when `a` merges after `b`: std heaps keep the largest in front.
-bool MergesLater(const BpeScratch::Candidate& a, const BpeScratch::Candidate& b) {
-  if (a.merge.rank != b.merge.rank) return a.merge.rank > b.merge.rank;
-  return a.left > b.left;
-}
-
 }  // namespace
 
-MergeTable::MergeTable(size_t merges_max) : slots_(std::bit_ceil(2 * merges_max + 2)) {}
+MergeTable::MergeTable(size_t merges_max) : slots_(std::bit_ceil(2 * merges_max + 2)) {
+  ids_.reserve(merges_max);
+}
 
-void MergeTable::Set(int32_t left, int32_t right, Merge merge) {
+void MergeTable::Append(int32_t left, int32_t right, int32_t id) {
   const uint64_t pair = PairKey(left, right);
-  slots_[SlotFor(pair)] = {pair, merge};
+  slots_[SlotFor(pair)] = {pair, {static_cast<int32_t>(ids_.size()), id}};
+  ids_.push_back(id);
 }
 
 const Merge* MergeTable::Find(int32_t left, int32_t right) const {
@@ -77,7 +75,7 @@ Status Bpe::Encode(std::string_view piece, BpeScratch* scratch, std::vector<int3
           byte, ByteCharacter(byte)));
     }
     const auto index = static_cast<int32_t>(i);
-    scratch->symbols.push_back({byte_ids_[byte], index - 1, index + 1});
+    scratch->symbols.push_back({byte_ids_[byte], index - 1, index + 1, {BpeScratch::kNoMerge, 0}});
   }
   if (scratch->symbols.empty()) return OkStatus();
   scratch->symbols.back().next = -1;
@@ -88,12 +86,14 @@ Status Bpe::Encode(std::string_view piece, BpeScratch* scratch, std::vector<int3
   return OkStatus();
 }
 
-void Bpe::Offer(int32_t left, BpeScratch* scratch) const {
-  if (left < 0) return;
-  const BpeScratch::Symbol& symbol = scratch->symbols[left];
-  if (symbol.next < 0) return;
-  const Merge* merge = merges_.Find(symbol.id, scratch->symbols[symbol.next].id);
-  if (merge != nullptr) scratch->heap.push_back({*merge, left});
+bool Bpe::Offer(int32_t left, BpeScratch* scratch) const {
+  BpeScratch::Symbol& symbol = scratch->symbols[left];
+  const Merge* merge =
+      symbol.next < 0 ? nullptr : merges_.Find(symbol.id, scratch->symbols[symbol.next].id);
+  symbol.merge = merge == nullptr ? Merge{BpeScratch::kNoMerge, 0} : *merge;
+  if (merge == nullptr) return false;
+  scratch->heap.push_back(static_cast<uint64_t>(merge->rank) << 32 | static_cast<uint32_t>(left));
+  return true;
 }
 
 void Bpe::MergeAll(BpeScratch* scratch) const {
@@ -101,30 +101,30 @@ void Bpe::MergeAll(BpeScratch* scratch) const {
   auto& heap = scratch->heap;
   heap.clear();
   for (size_t i = 0; i < symbols.size(); ++i) Offer(static_cast<int32_t>(i), scratch);
-  std::make_heap(heap.begin(), heap.end(), MergesLater);
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
 
   const auto offer = [&](int32_t left) {
-    const size_t before = heap.size();
-    Offer(left, scratch);
-    if (heap.size() > before) std::push_heap(heap.begin(), heap.end(), MergesLater);
+    if (Offer(left, scratch)) std::push_heap(heap.begin(), heap.end(), std::greater<>());
   };
   while (!heap.empty()) {
-    std::pop_heap(heap.begin(), heap.end(), MergesLater);
-    const BpeScratch::Candidate candidate = heap.back();
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    const auto rank = static_cast<int32_t>(heap.back() >> 32);
+    const auto index = static_cast<int32_t>(heap.back() & UINT32_MAX);
     heap.pop_back();
-    BpeScratch::Symbol& left = symbols[candidate.left];
-    if (left.id == BpeScratch::kGone || left.next < 0) continue;
-    BpeScratch::Symbol& right = symbols[left.next];
-    // The symbols may have changed since the candidate was offered.
-    const Merge* current = merges_.Find(left.id, right.id);
-    if (current == nullptr || current->id != candidate.merge.id) continue;
+    BpeScratch::Symbol& left = symbols[index];
+    // The symbols may have changed since; as in the reference, what counts is whether they still
+    // merge to the same token.
+    const bool current = left.merge.rank == rank || (left.merge.rank != BpeScratch::kNoMerge &&
+                                                     left.merge.id == merges_.IdOfRank(rank));
+    if (!current) continue;
 
-    left.id = candidate.merge.id;
-    right.id = BpeScratch::kGone;
+    BpeScratch::Symbol& right = symbols[left.next];
+    left.id = left.merge.id;
     left.next = right.next;
-    if (left.next >= 0) symbols[left.next].previous = candidate.left;
-    offer(left.previous);
-    offer(candidate.left);
+    right.merge.rank = BpeScratch::kNoMerge;
+    if (left.next >= 0) symbols[left.next].previous = index;
+    if (left.previous >= 0) offer(left.previous);
+    offer(index);
   }
 }
 

@@ -24,10 +24,12 @@ struct Merge {
 class MergeTable {
  public:
   explicit MergeTable(size_t merges_max);
-  // A pair that is known gets the new merge. REQUIRES: room for one more, ids >= 0
-  void Set(int32_t left, int32_t right, Merge merge);
-  // nullptr when the pair does not merge. The pointer is valid until the next Set().
+  // The next rank: `left` and `right` become `id`. A pair that is known gets the new merge.
+  // REQUIRES: fewer than `merges_max` so far, ids >= 0
+  void Append(int32_t left, int32_t right, int32_t id);
+  // nullptr when the pair does not merge. The pointer is valid until the next Append().
   const Merge* Find(int32_t left, int32_t right) const;
+  int32_t IdOfRank(int32_t rank) const { return ids_[static_cast<size_t>(rank)]; }
 
  private:
   struct Slot {
@@ -38,24 +40,22 @@ class MergeTable {
 
   size_t SlotFor(uint64_t pair) const;
 
-  std::vector<Slot> slots_;  // size a power of two, at most half full
+  std::vector<Slot> slots_;   // size a power of two, at most half full
+  std::vector<int32_t> ids_;  // by rank
 };
 
 // Working memory of Bpe::Encode, to be reused from piece to piece by one thread.
 struct BpeScratch {
   struct Symbol {
-    int32_t id;        // kGone: merged into the symbol before it
+    int32_t id;
     int32_t previous;  // index, -1 at the ends
     int32_t next;
+    Merge merge;  // of this symbol and the next; rank kNoMerge: none
   };
-  struct Candidate {
-    Merge merge;
-    int32_t left;  // index of the left symbol
-  };
-  static constexpr int32_t kGone = -1;
+  static constexpr int32_t kNoMerge = -1;
 
   std::vector<Symbol> symbols;
-  std::vector<Candidate> heap;
+  std::vector<uint64_t> heap;  // rank << 32 | index of the left symbol, the smallest in front
   std::string spelled;
 };
 
@@ -76,7 +76,8 @@ class Bpe {
   bool HasAllBytes() const;
 
  private:
-  void Offer(int32_t left, BpeScratch* scratch) const;
+  // Sets the merge of symbol `left` and the next; appends it to the heap when there is one.
+  bool Offer(int32_t left, BpeScratch* scratch) const;
   void MergeAll(BpeScratch* scratch) const;
 
   Vocabulary vocabulary_;

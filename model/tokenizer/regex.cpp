@@ -15,9 +15,10 @@ namespace {
 
 constexpr size_t kPatternBytesMax = 64 << 10;
 constexpr uint32_t kGroupDepthMax = 100;
-// Of one search. Character runs do not count as steps, backtracking into groups does; real
-// pre-tokenizers need a few dozen.
-constexpr uint32_t kStepsMax = 1'000'000;
+// Of one search. Real pre-tokenizers need a few dozen, but may step back over a whole run of
+// blanks.
+constexpr size_t kStepsMax = 1'000'000;
+constexpr size_t kStepsPerByteMax = 16;
 constexpr uint32_t kHeapKibMax = 64 << 10;
 
 template <auto Free>
@@ -44,7 +45,6 @@ std::string ErrorText(int error) {
 struct Regex::Program {
   std::string shown;  // the pattern as the file has it
   Code code;
-  MatchContext limits;
 };
 
 Regex::Regex(std::unique_ptr<const Program> program) : program_(std::move(program)) {}
@@ -70,18 +70,13 @@ Result<Regex> Regex::CompileProgram(std::string_view shown, const std::string& p
   auto program = std::make_unique<Program>();
   program->shown = shown;
   const CompileContext context(pcre2_compile_context_create(nullptr));
-  program->limits.reset(pcre2_match_context_create(nullptr));
-  if (context == nullptr || program->limits == nullptr) {
-    return ResourceExhausted("no memory to compile a regex");
-  }
+  if (context == nullptr) return ResourceExhausted("no memory to compile a regex");
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   pcre2_set_parens_nest_limit(context.get(), kGroupDepthMax);
-  pcre2_set_match_limit(program->limits.get(), kStepsMax);
-  pcre2_set_heap_limit(program->limits.get(), kHeapKibMax);
 
-  const uint32_t options =
-      PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C |
-      (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE);
+  const uint32_t options = literal ? PCRE2_UTF | PCRE2_LITERAL
+                                   : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE |
+                                         PCRE2_NO_AUTO_CAPTURE | PCRE2_NEVER_BACKSLASH_C;
   int error = 0;
   PCRE2_SIZE error_at = 0;
   program->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pcre_pattern.data()),
@@ -99,11 +94,18 @@ Result<Regex> Regex::CompileProgram(std::string_view shown, const std::string& p
 Status Regex::FindAll(std::string_view text, std::vector<Match>* matches) const {
   matches->clear();
   const MatchData data(pcre2_match_data_create(1, nullptr));
-  if (data == nullptr) return ResourceExhausted("no memory to search with a regex");
+  const MatchContext limits(pcre2_match_context_create(nullptr));
+  if (data == nullptr || limits == nullptr) {
+    return ResourceExhausted("no memory to search with a regex");
+  }
+  const size_t steps_max = kStepsMax + kStepsPerByteMax * text.size();
+  pcre2_set_match_limit(limits.get(),
+                        static_cast<uint32_t>(std::min<size_t>(steps_max, UINT32_MAX)));
+  pcre2_set_heap_limit(limits.get(), kHeapKibMax);
   const PCRE2_SIZE* const bounds = pcre2_get_ovector_pointer(data.get());
   const auto search = [&](size_t from, uint32_t options) {
     return pcre2_match(program_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                       from, PCRE2_NO_UTF_CHECK | options, data.get(), program_->limits.get());
+                       from, PCRE2_NO_UTF_CHECK | options, data.get(), limits.get());
   };
 
   size_t from = 0;

@@ -89,8 +89,13 @@ class Translator {
       Copy(1);
       return OkStatus();
     }
+    // Past the beginning, "(?i)" binds differently in the two syntaxes.
+    if (position_ == 0 && At("(?i)")) {
+      Copy(4);
+      return OkStatus();
+    }
     for (const std::string_view open :
-         {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?i)", "(?-i:", "(?-i)"}) {
+         {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?-i:"}) {
       if (!At(open)) continue;
       Copy(open.size());
       return OkStatus();

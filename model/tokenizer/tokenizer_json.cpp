@@ -317,7 +317,7 @@ Result<MergeTable> ReadMerges(const object& model, const Vocabulary& vocabulary)
                                          : !right ? parts->right
                                                   : merged));
     }
-    merges.Set(*left, *right, {rank, *id});
+    merges.Append(*left, *right, *id);
     ++rank;
   }
   return merges;

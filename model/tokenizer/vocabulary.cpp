@@ -20,35 +20,37 @@ Status Vocabulary::Add(std::string_view content, int64_t id) {
     return InvalidArgument(
         fmt::format("token '{}' has id {}, allowed are 0 to {}", content, id, kTokenIdMax));
   }
+  if (index_.size() < 2 * (count_ + 1)) ResizeIndex(std::max<size_t>(64, 2 * index_.size()));
   const auto token_id = static_cast<int32_t>(id);
-  if (const auto known = Find(content); known.has_value() && *known != token_id) {
+  const uint32_t hash = HashOf(content);
+  Slot& slot = index_[SlotFor(content, hash)];
+  if (slot.id == token_id) return OkStatus();
+  if (slot.id >= 0) {
     return InvalidArgument(
-        fmt::format("token '{}' has two ids, {} and {}", content, *known, token_id));
+        fmt::format("token '{}' has two ids, {} and {}", content, slot.id, token_id));
   }
   if (Has(token_id)) {
-    if (Content(token_id) == content) return OkStatus();
     return InvalidArgument(
         fmt::format("id {} has two tokens, '{}' and '{}'", id, Content(token_id), content));
   }
 
-  if (index_.size() < 2 * (count_ + 1)) ResizeIndex(std::max<size_t>(64, 2 * index_.size()));
   if (tokens_.size() <= static_cast<size_t>(id)) tokens_.resize(static_cast<size_t>(id) + 1);
   Token& token = tokens_[static_cast<size_t>(id)];
-  index_[SlotFor(content)] = token_id;
   token.content_begin = static_cast<uint32_t>(contents_.size());
   token.content_bytes = static_cast<uint32_t>(content.size());
   contents_.append(content);
   token.spelled_begin = static_cast<uint32_t>(spelled_.size());
   AppendSpelledBytes(content, &spelled_);
   token.spelled_bytes = static_cast<uint32_t>(spelled_.size()) - token.spelled_begin;
+  slot = {hash, token_id, token.content_begin, token.content_bytes};
   ++count_;
   return OkStatus();
 }
 
 std::optional<int32_t> Vocabulary::Find(std::string_view content) const {
   if (index_.empty()) return std::nullopt;
-  const int32_t id = index_[SlotFor(content)];
-  if (id == kEmptySlot) return std::nullopt;
+  const int32_t id = index_[SlotFor(content, HashOf(content))].id;
+  if (id < 0) return std::nullopt;
   return id;
 }
 
@@ -68,19 +70,32 @@ std::string_view Vocabulary::Bytes(int32_t id) const {
   return std::string_view(spelled_).substr(token.spelled_begin, token.spelled_bytes);
 }
 
-size_t Vocabulary::SlotFor(std::string_view content) const {
+uint32_t Vocabulary::HashOf(std::string_view content) {
+  return static_cast<uint32_t>(std::hash<std::string_view>()(content));
+}
+
+size_t Vocabulary::SlotFor(std::string_view content, uint32_t hash) const {
   const size_t mask = index_.size() - 1;
-  size_t slot = std::hash<std::string_view>()(content) & mask;
-  while (index_[slot] != kEmptySlot && Content(index_[slot]) != content) slot = (slot + 1) & mask;
-  return slot;
+  const std::string_view contents = contents_;
+  for (size_t i = hash & mask;; i = (i + 1) & mask) {
+    const Slot& slot = index_[i];
+    if (slot.id < 0) return i;
+    if (slot.hash == hash && contents.substr(slot.content_begin, slot.content_bytes) == content) {
+      return i;
+    }
+  }
 }
 
 void Vocabulary::ResizeIndex(size_t slots) {
   if (slots <= index_.size()) return;
-  std::vector<int32_t> old(slots, kEmptySlot);
+  std::vector<Slot> old(slots);
   old.swap(index_);
-  for (const int32_t id : old) {
-    if (id != kEmptySlot) index_[SlotFor(Content(id))] = id;
+  const size_t mask = slots - 1;
+  for (const Slot& slot : old) {
+    if (slot.id < 0) continue;
+    size_t i = slot.hash & mask;
+    while (index_[i].id >= 0) i = (i + 1) & mask;
+    index_[i] = slot;
   }
 }
 

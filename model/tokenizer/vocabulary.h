@@ -42,16 +42,23 @@ class Vocabulary {
     uint32_t spelled_bytes = 0;
   };
   static constexpr uint32_t kUnused = UINT32_MAX;
-  static constexpr int32_t kEmptySlot = -1;
+  // Holds all that a look-up needs, so that one costs two cache misses.
+  struct Slot {
+    uint32_t hash = 0;
+    int32_t id = -1;  // -1: empty
+    uint32_t content_begin = 0;
+    uint32_t content_bytes = 0;
+  };
 
+  static uint32_t HashOf(std::string_view content);
   // The slot that holds `content`, or the empty one where it would go. REQUIRES: a slot is empty
-  size_t SlotFor(std::string_view content) const;
+  size_t SlotFor(std::string_view content, uint32_t hash) const;
   void ResizeIndex(size_t slots);
 
   std::string contents_;
   std::string spelled_;
-  std::vector<Token> tokens_;   // by id
-  std::vector<int32_t> index_;  // ids by hash of content; size a power of two, at most half full
+  std::vector<Token> tokens_;  // by id
+  std::vector<Slot> index_;    // by hash of content; size a power of two, at most half full
   size_t count_ = 0;
 };
 

@@ -1,0 +1,1 @@
+expertflow_add_fuzz(tokenizer DEPS model_tokenizer)

@@ -147,6 +147,16 @@ TEST(ExpertCache, FIELD_23_PrefillSweepDoesNotEvictDecodeWorkingSet) {
   EXPECT_EQ(CountOutcome(RunEvent(cache, 1, Decode({0, 1})), DemandOutcome::kHit), 2);
 }
 
+TEST(ExpertCache, FIELD_23_PrefillNeverEvictsHoweverHotItsExpert) {
+  ExpertCache cache(Options(1, 4, 1, 1));
+  const SlotRef loading = cache.BeginLayer(LayerId(0), Decode({0}))[0].slot;
+  cache.EndLayer();
+  for (int i = 0; i < 20; ++i) RunEvent(cache, 0, Decode({1}));  // the slot is not to be had
+  cache.OnLoaded(loading);
+  EXPECT_EQ(RunEvent(cache, 0, Prefill({1}))[0].outcome, DemandOutcome::kBypass);
+  EXPECT_EQ(RunEvent(cache, 0, Decode({1}))[0].outcome, DemandOutcome::kLoad);
+}
+
 TEST(ExpertCache, VictimIsTheOneNeededLast) {
   // Equal rates: of the layers ahead the farthest gives way; the layer cycle makes plain LRU take
   // the one that comes next.

@@ -1,6 +1,10 @@
 // The coordinator's state machine: what happens on each event, with the time passed in. It does no
 // I/O; what it wants done goes through a CoordinatorPort (coordinator_process.cpp: sockets and
 // processes; tests: a recorder). One thread.
+//
+// The folder: policy/ (which worker runs what), session (one request), coordinator (processes and
+// phases), requests and liveness (the same class: clients and their requests; death and
+// replacement), replacements, job_snapshot (status and metrics), coordinator_process (the loop).
 #pragma once
 
 #include <cstdint>
@@ -15,6 +19,7 @@
 #include "coordinator/coordinator_process.h"
 #include "coordinator/job_snapshot.h"
 #include "coordinator/policy/placement.h"
+#include "coordinator/replacements.h"
 #include "coordinator/session.h"
 #include "model/tokenizer/tokenizer.h"
 #include "transport/messages.h"
@@ -24,15 +29,20 @@ namespace expertflow {
 
 using ClientId = StrongId<struct ClientTag>;
 
+// Nothing here calls back into the Coordinator: a failure is reported as a later event.
 class CoordinatorPort {
  public:
   virtual ~CoordinatorPort() = default;
   virtual void Send(ProcessId process, const Message& message) = 0;
   virtual void Disconnect(ProcessId process) = 0;
-  // False when the client is gone or reads too slowly; it is forgotten then.
+  // Ends a process that hangs, when it is on this host. Disconnect() follows.
+  virtual void Kill(ProcessId process) = 0;
+  // False when the client is gone or reads too slowly; OnClientGone() follows.
   virtual bool SendToClient(ClientId client, const Message& message) = 0;
-  // Starts a replacement, which will join. False when that cannot be done.
-  virtual bool Spawn(ProcessRole role) = 0;
+  // Starts a replacement, which will join; its pid.
+  virtual Result<int64_t> Spawn(ProcessRole role) = 0;
+  // Ends a replacement that does not join; OnChildEnded() follows.
+  virtual void KillChild(int64_t pid) = 0;
 };
 
 // What the coordinator knows of the model.
@@ -49,20 +59,21 @@ class Coordinator {
   Coordinator(const CoordinatorOptions& options, const ServedModel& model, CoordinatorPort& port,
               int64_t now_ns);
 
-  // A store or worker that the port is connected to; `same_host`: as the coordinator.
+  // A store or worker that the port is connected to.
   void OnMember(const Member& member, int64_t now_ns);
   void OnMessage(ProcessId process, const Message& message, int64_t now_ns);
-  // Its death was seen (pidfd, transport) or a spawned one ended before it joined (OnSpawnFailed).
+  // Its death was seen, or it broke the protocol.
   void OnProcessGone(ProcessId process, const std::string& why, int64_t now_ns);
-  void OnSpawnFailed(ProcessRole role, const std::string& why, int64_t now_ns);
+  // A child that Spawn() started has ended, whether it had joined or not.
+  void OnChildEnded(int64_t pid, const std::string& why, int64_t now_ns);
 
   void OnClient(ClientId client);
   void OnClientMessage(ClientId client, const Message& message, int64_t now_ns);
   void OnClientGone(ClientId client);
 
-  // Deadlines: start, heartbeats, stalls. Call it at least every second.
+  // Deadlines: start, heartbeats, stalls, replacements. Call it at least every second.
   void OnTick(int64_t now_ns);
-  void Stop(const std::string& reason);
+  void Stop(const std::string& reason, int64_t now_ns);
 
   // Set once the job should end; ok when a client asked for it.
   const std::optional<Status>& result() const { return result_; }
@@ -74,10 +85,12 @@ class Coordinator {
     Member member;
     bool ready = false;
     bool attached = false;  // a worker: AttachStore was sent
+    int64_t joined_ns = 0;
     int64_t last_heard_ns = 0;
     uint64_t progress = 0;
     int64_t progress_ns = 0;  // when it last changed, or the process was idle
     bool busy = false;
+    LoadProgress load;
     WorkerReady worker;
     WorkerStats stats;
     StoreReady store;
@@ -87,52 +100,68 @@ class Coordinator {
     Session session;
   };
 
-  void OnStoreReady(Process* process, const StoreReady& ready);
+  // Processes and phases: coordinator.cpp.
+  void OnStoreMessage(Process* process, const Message& message, int64_t now_ns);
+  void OnWorkerMessage(Process* process, const Message& message, int64_t now_ns);
+  void OnLoadProgress(Process* process, const LoadProgress& progress);
+  void OnStoreReady(Process* process, const StoreReady& ready, int64_t now_ns);
   void OnWorkerReady(Process* process, const WorkerReady& ready);
   void OnHeartbeat(Process* process, const Heartbeat& heartbeat, int64_t now_ns);
+  void OnFatal(ProcessId process, const FatalError& error, int64_t now_ns);
+  // A worker maps the store of its own host.
+  void AttachWorkers();
+  bool starting() const { return phase_ == JobPhase::kStarting || phase_ == JobPhase::kLoading; }
+  void UpdatePhase();
+  void TellClients();
+  void Fail(const Status& status, int64_t now_ns);
+  void End(JobPhase phase, const Status& status, const std::string& reason, int64_t now_ns);
+  JobState State() const;
+  std::string NameOf(const Process& process) const;
+  int32_t CountReady(ProcessRole role) const;
+  bool HasProcess(ProcessRole role) const;
+
+  // Death and replacement: liveness.cpp.
+  bool Stalled(const Process& process, int64_t now_ns) const;
+  // Why the process must be given up; empty while it lives.
+  std::string Verdict(const Process& process, int64_t now_ns) const;
+  // Starts another, now or later, or fails the job when no worker is left.
+  void Replace(ProcessRole role, const std::string& why, int64_t now_ns);
+  void StartReplacements(int64_t now_ns);
+  // Forgives the silence of a time in which this process itself did not run.
+  void ExcuseOwnPause(int64_t now_ns);
+
+  // Clients and their requests: requests.cpp.
   void OnStepReport(Process* process, const StepReport& report, int64_t now_ns);
   void OnToken(Process* process, const TokenEvent& event, int64_t now_ns);
-  void OnCaptured(const CapturedPosition& captured);
-  void OnSequenceFailed(const SequenceFailed& failed, int64_t now_ns);
-  void OnFatal(ProcessId process, const FatalError& error, int64_t now_ns);
-
+  void OnCaptured(Process* process, const CapturedPosition& captured, int64_t now_ns);
+  void OnSequenceFailed(Process* process, const SequenceFailed& failed, int64_t now_ns);
+  // Null when the sequence has ended or runs elsewhere.
+  Request* RequestOn(const Process& process, SequenceId sequence);
   void Submit(ClientId client, const SubmitRequest& submit, int64_t now_ns);
   void Refuse(ClientId client, uint64_t request, const Status& status);
   void Finish(SequenceId sequence, FinishReason finish, const Status& status, int64_t now_ns);
   void CancelOnWorker(SequenceId sequence);
   void CancelRequestOf(ClientId client, uint64_t request, int64_t now_ns);
   void Assign();
-  void AttachWorkers();
-  void UpdatePhase();
-  void SetPhase(JobPhase phase);
-  void Fail(const Status& status);
   void ToClient(ClientId client, const Message& message);
-  JobState State() const;
-  std::string NameOf(const Process& process) const;
-  int32_t CountReady(ProcessRole role) const;
-  bool HasProcess(ProcessRole role) const;
-  // A store or worker is missing: start another or say that none comes.
-  void Replace(ProcessRole role, const std::string& why);
 
   const CoordinatorOptions& options_;
   const ServedModel& model_;
   CoordinatorPort& port_;
   const int64_t started_ns_;
+  int64_t last_tick_ns_;
 
   Placement placement_;
+  Replacements replacements_;
   std::map<ProcessId, Process> processes_;
   std::map<SequenceId, Request> requests_;
   std::vector<ClientId> clients_;
   uint64_t last_sequence_ = 0;
+  std::string fingerprint_;  // of the model, once a store is ready
 
   JobPhase phase_ = JobPhase::kStarting;
-  uint64_t load_done_ = 0;
-  uint64_t load_total_ = 0;
   Status failure_;
   std::optional<Status> result_;
-
-  int32_t spawning_[3] = {};  // by ProcessRole: started and not joined yet
-  int32_t restarts_[3] = {};
   JobCounters counters_;
 };
 

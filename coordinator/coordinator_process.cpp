@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <list>
@@ -46,6 +48,10 @@ Result<ServedModel> LoadModel(const CoordinatorOptions& options) {
     return generation.status();
   }
   model.eos.assign(eos.begin(), eos.end());
+  if (model.tokenizer->vocab_size() > model.vocab) {
+    return InvalidArgument(fmt::format("{} has token ids up to {}, the model's vocabulary is {}",
+                                       tokenizer, model.tokenizer->vocab_size() - 1, model.vocab));
+  }
   return model;
 }
 
@@ -60,24 +66,33 @@ class CoordinatorProcess final : public CoordinatorPort {
 
   void Send(ProcessId process, const Message& message) override;
   void Disconnect(ProcessId process) override;
+  void Kill(ProcessId process) override;
   bool SendToClient(ClientId client, const Message& message) override;
-  bool Spawn(ProcessRole role) override;
+  Result<int64_t> Spawn(ProcessRole role) override;
+  void KillChild(int64_t pid) override;
 
  private:
   struct Client {
     ClientId id;
     LocalConnection connection;
   };
-  struct Child {
-    ProcessRole role;
-    ChildProcess process;
+  // What a Poll() found, taken before anything may change the lists that were polled.
+  struct Ready {
+    bool signal = false;
+    bool joiners = false;
+    bool connecting = false;
+    bool child_ended = false;
+    std::vector<ProcessId> dead;
+    std::vector<Client*> talking;
   };
 
   void AddMember(const Member& member);
-  // What to poll, and what to do when it is ready: the same order in both.
+  // The same order in both.
   std::vector<pollfd> PollList(const SignalWatcher& signals) const;
-  Status HandleReady(std::span<const pollfd> ready, SignalWatcher& signals);
+  Ready ReadyOf(std::span<const pollfd> list);
+  Status PollOnce(SignalWatcher& signals, Deadline deadline);
   void HandleTransport(const std::vector<TransportEvent>& events);
+  void AddJoiners();
   void AcceptClients();
   void ServeClient(Client* client);
   void DropClients();
@@ -95,7 +110,7 @@ class CoordinatorProcess final : public CoordinatorPort {
   std::list<Client> clients_;
   int32_t last_client_ = 0;
   std::map<ProcessId, UniqueFd> deaths_;  // pidfds of members on this host
-  std::list<Child> children_;
+  std::list<ChildProcess> children_;
   std::vector<std::pair<ProcessId, std::string>> failed_sends_;
   bool interrupted_ = false;
 };
@@ -163,22 +178,27 @@ bool CoordinatorProcess::SendToClient(ClientId id, const Message& message) {
   return false;
 }
 
-bool CoordinatorProcess::Spawn(ProcessRole role) {
-  const auto& command =
-      role == ProcessRole::kStore ? options_.store_command : options_.worker_command;
-  if (command.empty()) return false;
+void CoordinatorProcess::Kill(ProcessId process) {
+  const auto death = deaths_.find(process);
+  if (death == deaths_.end()) return;
+  ::syscall(SYS_pidfd_send_signal, death->second.get(), SIGKILL, nullptr, 0);
+}
+
+Result<int64_t> CoordinatorProcess::Spawn(ProcessRole role) {
   SpawnOptions spawn;
-  spawn.argv = command;
+  spawn.argv = role == ProcessRole::kStore ? options_.store_command : options_.worker_command;
   spawn.argv.insert(spawn.argv.end(), {"--join", options_.join_address});
   spawn.environment = {"EXPERTFLOW_JOIN_SECRET=" + options_.join_secret};
   spawn.parent_death_signal = SIGTERM;
-  auto child = SpawnProcess(spawn);
-  if (!child.ok()) {
-    LogError("cannot start {}: {}", command.front(), child.status().message());
-    return false;
+  ASSIGN_OR_RETURN(ChildProcess child, SpawnProcess(spawn));
+  children_.push_back(std::move(child));
+  return int64_t{children_.back().pid()};
+}
+
+void CoordinatorProcess::KillChild(int64_t pid) {
+  for (ChildProcess& child : children_) {
+    if (child.pid() == pid) child.Kill(SIGKILL);
   }
-  children_.push_back({role, std::move(child).value()});
-  return true;
 }
 
 // --- loop --------------------------------------------------------------------------------------
@@ -186,7 +206,7 @@ bool CoordinatorProcess::Spawn(ProcessRole role) {
 std::vector<pollfd> CoordinatorProcess::PollList(const SignalWatcher& signals) const {
   std::vector<pollfd> list = {
       {signals.fd(), POLLIN, 0}, {rendezvous_->fd(), POLLIN, 0}, {server_->fd(), POLLIN, 0}};
-  for (const Child& child : children_) list.push_back({child.process.fd(), POLLIN, 0});
+  for (const ChildProcess& child : children_) list.push_back({child.fd(), POLLIN, 0});
   for (const auto& [id, death] : deaths_) list.push_back({death.get(), POLLIN, 0});
   for (const Client& client : clients_) {
     const auto events =
@@ -196,38 +216,57 @@ std::vector<pollfd> CoordinatorProcess::PollList(const SignalWatcher& signals) c
   return list;
 }
 
-Status CoordinatorProcess::HandleReady(std::span<const pollfd> ready, SignalWatcher& signals) {
+CoordinatorProcess::Ready CoordinatorProcess::ReadyOf(std::span<const pollfd> list) {
   size_t next = 0;
-  const auto is_ready = [&ready, &next] { return ready[next++].revents != 0; };
-  if (is_ready() && signals.Take()) {
-    interrupted_ = true;
-    coordinator_->Stop("the coordinator got a signal");
-  }
-  const bool joiners = is_ready();
-  const bool connecting = is_ready();
-  bool ended = false;
-  for (size_t i = 0; i < children_.size(); ++i) ended = is_ready() || ended;
-  std::vector<ProcessId> dead;
+  const auto is_ready = [&list, &next] { return list[next++].revents != 0; };
+  Ready ready;
+  ready.signal = is_ready();
+  ready.joiners = is_ready();
+  ready.connecting = is_ready();
+  for (size_t i = 0; i < children_.size(); ++i) ready.child_ended |= is_ready();
   for (const auto& [id, death] : deaths_) {
-    if (is_ready()) dead.push_back(id);
+    if (is_ready()) ready.dead.push_back(id);
   }
-  std::vector<Client*> talking;
   for (Client& client : clients_) {
-    if (is_ready()) talking.push_back(&client);
+    if (is_ready()) ready.talking.push_back(&client);
   }
-  // Only now may the lists change.
-  for (Client* client : talking) ServeClient(client);
-  for (const ProcessId id : dead) coordinator_->OnProcessGone(id, "its process ended", NowNs());
-  if (ended) ReapChildren();
-  if (joiners) {
-    for (const Member& member : rendezvous_->HandleReadable()) {
-      members_.push_back(member);
-      rendezvous_->SetMembers(members_);
-      AddMember(member);
-    }
+  return ready;
+}
+
+Status CoordinatorProcess::PollOnce(SignalWatcher& signals, Deadline deadline) {
+  std::vector<pollfd> list = PollList(signals);
+  std::vector<TransportEvent> events;
+  RETURN_IF_ERROR(transport_.Poll(deadline, list, &events));
+  const Ready ready = ReadyOf(list);
+  // What the dead said last comes before their end: a FatalError tells more than a lost process.
+  if (!ready.dead.empty()) RETURN_IF_ERROR(transport_.Poll(Deadline::AtNs(0), {}, &events));
+  HandleTransport(events);
+  for (Client* client : ready.talking) ServeClient(client);
+  for (const ProcessId id : ready.dead) {
+    coordinator_->OnProcessGone(id, "its process ended", NowNs());
   }
-  if (connecting) AcceptClients();
+  if (ready.child_ended) ReapChildren();
+  if (ready.joiners) AddJoiners();
+  if (ready.connecting) AcceptClients();
+  if (ready.signal && signals.Take()) {
+    interrupted_ = true;
+    coordinator_->Stop("the coordinator got a signal", NowNs());
+  }
+  ReportFailedSends();
+  DropClients();
   return OkStatus();
+}
+
+void CoordinatorProcess::AddJoiners() {
+  for (const Member& member : rendezvous_->HandleReadable()) {
+    if (member.info.role == ProcessRole::kCoordinator) {
+      LogWarning("a joiner from {} says that it is a coordinator; it is ignored", member.info.host);
+      continue;
+    }
+    members_.push_back(member);
+    rendezvous_->SetMembers(members_);
+    AddMember(member);
+  }
 }
 
 void CoordinatorProcess::AcceptClients() {
@@ -270,16 +309,14 @@ void CoordinatorProcess::DropClients() {
 }
 
 void CoordinatorProcess::ReapChildren() {
-  for (auto child = children_.begin(); child != children_.end();) {
-    const auto code = child->process.Wait(Deadline::AfterNs(0));
-    if (!code.ok()) {
-      ++child;
-      continue;
-    }
-    const ProcessRole role = child->role;
-    child = children_.erase(child);
-    // One that had joined is found by its pidfd as well; the state machine knows which it was.
-    coordinator_->OnSpawnFailed(role, fmt::format("exit code {}", *code), NowNs());
+  std::vector<std::pair<int64_t, int>> ended;
+  std::erase_if(children_, [&ended](ChildProcess& child) {
+    const auto code = child.Wait(Deadline::AtNs(0));
+    if (code.ok()) ended.emplace_back(child.pid(), *code);
+    return code.ok();
+  });
+  for (const auto& [pid, code] : ended) {
+    coordinator_->OnChildEnded(pid, fmt::format("exit code {}", code), NowNs());
   }
 }
 
@@ -304,16 +341,9 @@ void CoordinatorProcess::HandleTransport(const std::vector<TransportEvent>& even
 }
 
 Status CoordinatorProcess::Run(SignalWatcher& signals) {
-  std::vector<TransportEvent> events;
   int64_t next_tick_ns = NowNs();
   while (!coordinator_->result()) {
-    std::vector<pollfd> list = PollList(signals);
-    events.clear();
-    RETURN_IF_ERROR(transport_.Poll(Deadline::AtNs(next_tick_ns), list, &events));
-    HandleTransport(events);
-    RETURN_IF_ERROR(HandleReady(list, signals));
-    ReportFailedSends();
-    DropClients();
+    RETURN_IF_ERROR(PollOnce(signals, Deadline::AtNs(next_tick_ns)));
     if (NowNs() >= next_tick_ns) {
       coordinator_->OnTick(NowNs());
       next_tick_ns = NowNs() + kTickNs;

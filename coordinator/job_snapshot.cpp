@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -19,15 +20,6 @@ const char* PhaseName(JobPhase phase) {
     case JobPhase::kReady: return "ready";
     case JobPhase::kStopping: return "stopping";
     case JobPhase::kFailed: return "failed";
-  }
-  return "?";
-}
-
-const char* RoleName(ProcessRole role) {
-  switch (role) {
-    case ProcessRole::kCoordinator: return "coordinator";
-    case ProcessRole::kStore: return "store";
-    case ProcessRole::kWorker: return "worker";
   }
   return "?";
 }
@@ -95,6 +87,12 @@ Json ProcessJson(const ProcessSnapshot& process) {
           {"last_heard_ms", process.last_heard_age_ns / 1'000'000}};
 }
 
+uint64_t CountReady(const JobSnapshot& snapshot, ProcessRole role) {
+  return static_cast<uint64_t>(std::count_if(
+      snapshot.processes.begin(), snapshot.processes.end(),
+      [role](const auto& process) { return process.ready && process.member.info.role == role; }));
+}
+
 class PrometheusText {
  public:
   void Head(std::string_view name, std::string_view help, std::string_view type) {
@@ -130,6 +128,15 @@ class PrometheusText {
 };
 
 }  // namespace
+
+const char* RoleName(ProcessRole role) {
+  switch (role) {
+    case ProcessRole::kCoordinator: return "coordinator";
+    case ProcessRole::kStore: return "store";
+    case ProcessRole::kWorker: return "worker";
+  }
+  return "?";
+}
 
 void LatencyHistogram::Add(int64_t ns) {
   const double seconds = static_cast<double>(ns) / 1e9;
@@ -202,6 +209,10 @@ std::string MetricsText(const JobSnapshot& snapshot) {
   text.Value("requests_total", R"({outcome="refused"})", counters.requests_refused);
   text.Single("requests_queued", "Requests that wait for a worker", "gauge", snapshot.queued);
   text.Single("requests_running", "Requests that run", "gauge", snapshot.running);
+  text.Single("workers_ready", "Workers that take sequences", "gauge",
+              CountReady(snapshot, ProcessRole::kWorker));
+  text.Single("stores_ready", "Stores that hold the model", "gauge",
+              CountReady(snapshot, ProcessRole::kStore));
   text.Single("requeues_total", "Sequences moved because their worker died", "counter",
               counters.requeues);
   text.Single("workers_lost_total", "Workers that died", "counter", counters.workers_lost);

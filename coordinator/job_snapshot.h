@@ -12,6 +12,9 @@
 
 namespace expertflow {
 
+// "coordinator", "store", "worker"
+const char* RoleName(ProcessRole role);
+
 // A histogram over fixed bounds, for Prometheus.
 struct LatencyHistogram {
   static constexpr std::array<double, 12> kBoundsSeconds = {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,

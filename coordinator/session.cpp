@@ -7,6 +7,12 @@
 
 namespace expertflow {
 
+StatusCode ErrorCodeFrom(uint8_t code) {
+  if (code == static_cast<uint8_t>(StatusCode::kOk)) return StatusCode::kInternal;
+  return static_cast<StatusCode>(
+      std::min<uint8_t>(code, static_cast<uint8_t>(StatusCode::kInternal)));
+}
+
 StopFilter::StopFilter(std::vector<std::string> stop) : stop_(std::move(stop)) {
   std::erase_if(stop_, [](const std::string& text) { return text.empty(); });
 }
@@ -99,22 +105,35 @@ Result<Session::Progress> Session::OnToken(const TokenEvent& event, int64_t now_
     return Internal(
         fmt::format("token for position {} came where {} was due", event.position, tokens_.size()));
   }
-  if (first_token_ns_ == 0) first_token_ns_ = now_ns;
+  if (event.finish == FinishReason::kCancelled || event.finish == FinishReason::kError) {
+    return Internal(
+        fmt::format("token for position {} came with an end that is no token's", event.position));
+  }
+  if (generated() == 0) first_token_ns_ = now_ns;
   last_token_ns_ = now_ns;
   tokens_.push_back(event.token);
   progress.delta.tokens.push_back(event.token);
   progress.finish = event.finish;
-  progress.delta.text = stop_.Push(decoder_.Push(event.token));
-  if (!stop_.stopped() && event.finish != FinishReason::kNone) {
-    progress.delta.text += stop_.Push(decoder_.Flush());
-    progress.delta.text += stop_.Flush();
+  if (progress.finish == FinishReason::kNone && generated() == max_new_tokens_) {
+    progress.finish = FinishReason::kLength;
   }
+  progress.delta.text = stop_.Push(decoder_.Push(event.token));
+  if (progress.finish != FinishReason::kNone) progress.delta.text += TakeRest();
   if (stop_.stopped()) progress.finish = FinishReason::kStop;
   return progress;
 }
 
-bool Session::OnCaptured(uint32_t position) {
-  if (position != next_captured_) return false;
+std::string Session::TakeRest() {
+  const std::string last = stop_.Push(decoder_.Flush());
+  return last + stop_.Flush();
+}
+
+Result<bool> Session::OnCaptured(uint32_t position) {
+  if (position < next_captured_) return false;
+  if (position > next_captured_) {
+    return Internal(
+        fmt::format("capture of position {} came where {} was due", position, next_captured_));
+  }
   ++next_captured_;
   return true;
 }
@@ -127,8 +146,8 @@ RequestDone Session::Done(FinishReason finish, const Status& status, int64_t now
   done.message = status.message();
   done.prompt_tokens = prompt_tokens_;
   done.generated_tokens = generated();
-  done.ttft_ns = first_token_ns_ > 0 ? first_token_ns_ - submitted_ns_ : 0;
-  done.total_ns = (last_token_ns_ > 0 ? last_token_ns_ : now_ns) - submitted_ns_;
+  done.ttft_ns = generated() > 0 ? first_token_ns_ - submitted_ns_ : 0;
+  done.total_ns = (generated() > 0 ? last_token_ns_ : now_ns) - submitted_ns_;
   done.requeues = requeues_;
   return done;
 }

@@ -15,6 +15,9 @@
 
 namespace expertflow {
 
+// The code of an error that a peer reports; anything that is not an error's code is kInternal.
+StatusCode ErrorCodeFrom(uint8_t code);
+
 // Text that is given out except for what could be the start of a stop string.
 class StopFilter {
  public:
@@ -51,8 +54,10 @@ class Session {
   // A token that the worker reports. One that is known already (a re-queued sequence) gives
   // nothing; a gap is an error.
   Result<Progress> OnToken(const TokenEvent& event, int64_t now_ns);
-  // False when this position was delivered before.
-  bool OnCaptured(uint32_t position);
+  // False when this position was delivered before; a gap is an error.
+  Result<bool> OnCaptured(uint32_t position);
+  // Text that is still held back, for a request that ends before its last token.
+  std::string TakeRest();
   void OnRequeued() { ++requeues_; }
 
   RequestDone Done(FinishReason finish, const Status& status, int64_t now_ns) const;
@@ -60,8 +65,6 @@ class Session {
   SequenceId sequence() const { return sequence_; }
   uint64_t request() const { return request_.request; }
   int64_t submitted_ns() const { return submitted_ns_; }
-  int64_t first_token_ns() const { return first_token_ns_; }
-  int64_t last_token_ns() const { return last_token_ns_; }
   uint32_t generated() const { return static_cast<uint32_t>(tokens_.size()) - prompt_tokens_; }
 
  private:

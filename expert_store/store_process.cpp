@@ -54,17 +54,28 @@ class Loader {
     return OkStatus();
   }
 
+  // A segment that a killed store of this job left is taken over: the workers have it mapped.
+  Result<bool> TakeOver(const SegmentOptions& segment_options) {
+    auto adopted = StoreSegment::Adopt(segment_options, std::nullopt);
+    if (!adopted.ok()) return false;  // Create() replaces it, or says who has it
+    ASSIGN_OR_RETURN(const StoreView view, StoreView::Attach(adopted->descriptor()));
+    const Status same = view.Matches(options_.plan);
+    if (!same.ok() || view.config_json() != options_.config_json) {
+      LogWarning("{} holds another model and is loaded anew", adopted->name());
+      return false;
+    }
+    segment_.emplace(std::move(adopted).value());
+    Describe(segment_->descriptor());
+    ready_.adopted = true;
+    return true;
+  }
+
   Status LoadSegment() {
     SegmentOptions segment_options;
     segment_options.job_id = options_.job;
     segment_options.job_pid = static_cast<pid_t>(options_.job_pid);
-    auto adopted = StoreSegment::Adopt(segment_options, std::nullopt);
-    if (adopted.ok()) {
-      segment_.emplace(std::move(adopted).value());
-      Describe(segment_->descriptor());
-      ready_.adopted = true;
-      return OkStatus();
-    }
+    ASSIGN_OR_RETURN(const bool taken_over, TakeOver(segment_options));
+    if (taken_over) return OkStatus();
     ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options_.model));
     ASSIGN_OR_RETURN(const StoreLayout layout,
                      StoreLayout::Make(options_.plan, checkpoint, options_.config_json));

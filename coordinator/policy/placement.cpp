@@ -61,20 +61,22 @@ std::optional<WorkerId> Placement::WorkerOf(SequenceId sequence) const {
   return found->second;
 }
 
-std::string Placement::CheckInvariants() const {
+Status Placement::CheckInvariants() const {
   std::map<WorkerId, int32_t> counted;
   for (const auto& [sequence, worker] : running_) {
-    if (!workers_.contains(worker)) return "a sequence runs on a worker that is gone";
+    if (!workers_.contains(worker)) return Internal("a sequence runs on a worker that is gone");
     ++counted[worker];
     if (std::find(queue_.begin(), queue_.end(), sequence) != queue_.end()) {
-      return "a sequence runs and waits";
+      return Internal("a sequence runs and waits");
     }
   }
   for (const auto& [worker, count] : workers_) {
-    if (count != counted[worker]) return "a worker's count is wrong";
-    if (count > options_.sequences_per_worker_max) return "a worker has too many sequences";
+    if (count != counted[worker]) return Internal("a worker's count is wrong");
+    if (count > options_.sequences_per_worker_max) {
+      return Internal("a worker has too many sequences");
+    }
   }
-  return "";
+  return OkStatus();
 }
 
 }  // namespace expertflow

@@ -7,10 +7,10 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "common/ids.h"
+#include "common/status.h"
 
 namespace expertflow {
 
@@ -43,8 +43,7 @@ class Placement {
   size_t running() const { return running_.size(); }
   size_t workers() const { return workers_.size(); }
 
-  // Empty, or what is wrong.
-  std::string CheckInvariants() const;
+  Status CheckInvariants() const;
   // Folds every decision that was made.
   uint64_t digest() const { return digest_; }
 

@@ -1,0 +1,55 @@
+// Replacements of dead workers and stores: how many, when, and which are on their way. Each role
+// has a few for the whole life of the job, the second and third later than the one before, so that
+// a process that cannot live does not keep the host busy.
+//
+// A replacement is known by the process id of the child until it joins. No I/O, no clock.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "transport/messages.h"
+
+namespace expertflow {
+
+class Replacements {
+ public:
+  static constexpr int32_t kPerRoleMax = 3;
+  // Before the first, second and third.
+  static constexpr int64_t kBackOffNs[kPerRoleMax] = {0, 1'000'000'000, 4'000'000'000};
+
+  // Plans one; false when the role has used up its own.
+  bool Plan(ProcessRole role, int64_t now_ns);
+  // Roles whose replacement is due; the caller starts each, and says Started() or plans another.
+  std::vector<ProcessRole> TakeDue(int64_t now_ns);
+  void Started(ProcessRole role, int64_t pid, int64_t now_ns);
+  // A process with this pid joined; nothing when it is none of ours.
+  void Joined(int64_t pid) { started_.erase(pid); }
+  // The role of a child that ended before it joined; nothing for any other.
+  std::optional<ProcessRole> Ended(int64_t pid);
+  // Pids of those that have not joined in time.
+  std::vector<int64_t> Overdue(int64_t now_ns, int64_t timeout_ns) const;
+
+  // One is planned or started.
+  bool Expects(ProcessRole role) const;
+  // That were planned so far.
+  int32_t Count(ProcessRole role) const { return count_[static_cast<size_t>(role)]; }
+
+ private:
+  struct Planned {
+    ProcessRole role;
+    int64_t due_ns;
+  };
+  struct Child {
+    ProcessRole role;
+    int64_t started_ns;
+  };
+
+  std::vector<Planned> planned_;
+  std::map<int64_t, Child> started_;  // by pid; not joined yet
+  int32_t count_[3] = {};             // by role
+};
+
+}  // namespace expertflow

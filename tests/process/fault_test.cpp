@@ -43,8 +43,7 @@ void ExpectNextStartWorks() {
 TEST(FaultTest, FIELD_53_AKilledWorkersSequencesFinishElsewhereWithTheSameText) {
   Program program(LongRun("2"));
   ASSERT_TRUE(program.Generating()) << program.err();
-  // Whichever has the sequence: kill both in turn, so that one of them did.
-  program.Kill("expertflow worker");
+  program.Kill("expertflow worker");  // the first has the sequence: ties go to the lowest id
   EXPECT_EQ(program.Wait(), 0) << program.err();
   EXPECT_EQ(program.out(), Expected());
   program.ExpectNothingLeft();
@@ -122,7 +121,10 @@ TEST(FaultTest, FIELD_49_KillOfTheRunItselfEndsTheJobAndTheNextStartSweeps) {
 TEST(FaultTest, FIELD_49_KillOfEverythingAtOnceIsSweptByTheNextStart) {
   Program program(LongRun("2", "1500"));
   ASSERT_TRUE(program.Generating()) << program.err();
-  for (const pid_t pid : program.Processes()) ::kill(pid, SIGKILL);
+  // Stopped first, so that nobody can clean up after another's death.
+  const auto pids = program.Processes();
+  for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
+  for (const pid_t pid : pids) ::kill(pid, SIGKILL);
   EXPECT_TRUE(Eventually([&] { return program.Processes().empty(); }, 10'000));
   EXPECT_NE(Segments(), std::vector<std::string>());  // nobody was left to remove it
   ExpectNextStartWorks();

@@ -6,6 +6,7 @@
 // signalled.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -45,7 +46,8 @@ inline std::string ReadAll(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Pids of live processes with `mark` in their environment whose command line contains `words`.
+// Pids of live processes with `mark` in their environment whose command line, without the program's
+// folder, starts with `words`: "expertflow worker", "mpirun".
 inline std::vector<pid_t> FindProcesses(const std::string& mark, const std::string& words = "") {
   std::vector<pid_t> pids;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -53,8 +55,10 @@ inline std::vector<pid_t> FindProcesses(const std::string& mark, const std::stri
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     if (ReadAll(entry.path().string() + "/environ").find(mark) == std::string::npos) continue;
     std::string line = ReadAll(entry.path().string() + "/cmdline");
+    const size_t program = line.substr(0, line.find('\0')).rfind('/');
+    if (program != std::string::npos) line.erase(0, program + 1);
     std::replace(line.begin(), line.end(), '\0', ' ');
-    if (line.find(words) != std::string::npos) pids.push_back(std::stoi(name));
+    if (line.starts_with(words)) pids.push_back(std::stoi(name));
   }
   std::sort(pids.begin(), pids.end());
   return pids;
@@ -71,7 +75,8 @@ inline std::vector<std::string> Segments() {
 
 class Program {
  public:
-  // Starts `expertflow` with these arguments. Its job folders go to a folder of this test's own.
+  // Starts `expertflow` with these arguments. Its job folders go to a folder of this test's own,
+  // unless `environment` says where.
   explicit Program(const std::vector<std::string>& arguments,
                    const std::vector<std::string>& environment = {}) {
     static int count = 0;
@@ -82,8 +87,9 @@ class Program {
     SpawnOptions options;
     options.argv = {EXPERTFLOW_PROGRAM};
     options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-    options.environment = {mark_, "XDG_RUNTIME_DIR=" + folder_};
-    options.environment.insert(options.environment.end(), environment.begin(), environment.end());
+    options.environment =
+        environment.empty() ? std::vector<std::string>{"XDG_RUNTIME_DIR=" + folder_} : environment;
+    options.environment.push_back(mark_);
     UniqueFd out(::creat((folder_ + "/stdout").c_str(), 0600));
     UniqueFd err(::creat((folder_ + "/stderr").c_str(), 0600));
     options.stdout_fd = out.get();

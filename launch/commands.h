@@ -21,6 +21,7 @@ int PackCommand(const Options& options);
 int SynthCommand(const Options& options);
 int TokenizeCommand(const Options& options);
 int StatusCommand(const Options& options);
+int TraceCommand(const Options& options);
 int CleanCommand(const Options& options);
 // The roles end the process themselves.
 int CoordinatorCommand(const Options& options);

@@ -30,6 +30,7 @@ constexpr uint32_t kClean = Bit(Command::kClean);
 constexpr uint32_t kCoordinator = Bit(Command::kCoordinator);
 constexpr uint32_t kStore = Bit(Command::kStore);
 constexpr uint32_t kWorker = Bit(Command::kWorker);
+constexpr uint32_t kTrace = Bit(Command::kTrace);
 
 constexpr uint32_t kJobs = kRun | kCompare;  // commands that start a job of their own
 constexpr uint32_t kRoles = kCoordinator | kStore | kWorker;
@@ -54,6 +55,8 @@ constexpr CommandInfo kCommands[] = {
      "Reads {\"text\": ...} or {\"ids\": [...]} from standard input, writes the other."},
     {Command::kStatus, "status",
      "a running job: processes, caches, requested and effective options", ""},
+    {Command::kTrace, "trace", "look at the traces that run --trace recorded",
+     "Without --perfetto: how often each kind of span occurs and how long it takes."},
     {Command::kClean, "clean", "remove what killed jobs left in /dev/shm and in job folders", ""},
     {Command::kCoordinator, "coordinator", "role: requests and decisions (one per job)",
      "Started by mpirun (see launch/mpmd), or alone with --join-listen."},
@@ -95,6 +98,20 @@ constexpr OptionSpec kOptions[] = {
      "",
      "config.json that gives the shapes",
      {.positional = true, .required = true, .command_line_only = true}},
+    {"timeline",
+     Type::kTextList,
+     kTrace,
+     "FILE",
+     "",
+     "traces of one run, a file for each worker",
+     {.positional = true, .required = true, .command_line_only = true}},
+    {"perfetto",
+     Type::kText,
+     kTrace,
+     "FILE",
+     "",
+     "write them as Chrome trace events, which ui.perfetto.dev opens",
+     {.command_line_only = true}},
     {"output",
      Type::kText,
      kPack | kSynth,

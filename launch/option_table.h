@@ -25,6 +25,7 @@ enum class Command : uint32_t {
   kCoordinator = 1U << 8,
   kStore = 1U << 9,
   kWorker = 1U << 10,
+  kTrace = 1U << 11,
 };
 
 struct CommandInfo {

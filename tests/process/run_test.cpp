@@ -1,4 +1,5 @@
 // The main job, through real processes: the same text however it is run, and clean ends.
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/mapped_file.h"
@@ -125,6 +126,29 @@ TEST(StatusTest, ShowsTheRunningJob) {
   EXPECT_EQ(program.Wait(), 130);
   EXPECT_GT(program.out().size(), 20U);  // what was generated is kept
   program.ExpectNothingLeft();
+}
+
+TEST(TraceTest, ShowsStepsLayersCopiesAndStallsOfEachWorker) {
+  const std::string folder = ::testing::TempDir() + "trace-" + std::to_string(::getpid());
+  std::filesystem::create_directory(folder);
+  Program program({"run", "--model", kModel, "--expert-memory", "20%", "--link", "500MB/s", "-p",
+                   "The", "--max-tokens", "20", "--trace", folder + "/run.eft"});
+  ASSERT_EQ(program.Wait(), 0) << program.err();
+  std::vector<std::string> arguments = {"trace", "--perfetto", folder + "/perfetto.json"};
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    arguments.push_back(entry.path().string());
+  }
+  ASSERT_EQ(arguments.size(), 4U);  // one worker
+  Program trace(arguments);
+  ASSERT_EQ(trace.Wait(), 0) << trace.err();
+  const auto json = nlohmann::json::parse(ReadAll(folder + "/perfetto.json"));
+  std::map<std::string, int> count;
+  for (const auto& event : json["traceEvents"]) ++count[event.value("cat", "meta")];
+  EXPECT_EQ(count["step"], 20);  // the prompt's, and one for each token but the last
+  EXPECT_EQ(count["layer"], 20 * 12);
+  EXPECT_GT(count["demand"], 0);
+  EXPECT_GT(count["stall"], 0);
+  std::filesystem::remove_all(folder);
 }
 
 // FIELD rows 45 and 46, and the list: one line that names the thing, exit code 2, nothing

@@ -107,7 +107,7 @@ uint64_t PlannedBytes(const WeightPlan& plan) {
 }  // namespace
 
 Result<TemporaryFolder> TemporaryFolder::Create(const std::string& parent) {
-  std::string path = parent + "/expertflow-bench-XXXXXX";
+  std::string path = parent + "/bench-expertflow-XXXXXX";
   if (mkdtemp(path.data()) == nullptr) return FromErrno(errno, path);
   return TemporaryFolder(std::move(path));
 }
@@ -127,7 +127,7 @@ Status BenchModel::Map(const std::string& store_file) {
     ASSIGN_OR_RETURN(architecture_, MakeArchitecture(config));
   }
   RETURN_IF_ERROR(view.Matches(architecture_->weights()));
-  store_.emplace(std::move(view));
+  store_ = std::make_unique<StoreView>(std::move(view));
   return OkStatus();
 }
 

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -34,7 +33,7 @@ class TemporaryFolder {
 };
 
 // A packed store, mapped, with its architecture. Files it had to write are gone already, or go
-// with the last mapping. Movable while nobody refers to it.
+// with the last mapping.
 class BenchModel {
  public:
   // A model folder (packed or not) or a store file.
@@ -56,7 +55,7 @@ class BenchModel {
 
   std::string name_;
   std::unique_ptr<Architecture> architecture_;
-  std::optional<StoreView> store_;
+  std::unique_ptr<StoreView> store_;
 };
 
 // What one decode step at `position` has to read: dense weights but for the embedding table (one

@@ -225,6 +225,7 @@ JobSnapshot Coordinator::Snapshot(int64_t now_ns) const {
   snapshot.running = placement_.running();
   snapshot.placement_digest = placement_.digest();
   snapshot.counters = counters_;
+  snapshot.processes.push_back({.member = self_, .ready = true});
   for (const auto& [id, process] : processes_) {
     snapshot.processes.push_back({process.member, process.ready, process.busy,
                                   now_ns - process.last_heard_ns, process.worker, process.stats,

@@ -59,6 +59,8 @@ class Coordinator {
   Coordinator(const CoordinatorOptions& options, const ServedModel& model, CoordinatorPort& port,
               int64_t now_ns);
 
+  // This process, for the job's status.
+  void SetSelf(const Member& self) { self_ = self; }
   // A store or worker that the port is connected to.
   void OnMember(const Member& member, int64_t now_ns);
   void OnMessage(ProcessId process, const Message& message, int64_t now_ns);
@@ -149,6 +151,7 @@ class Coordinator {
   const ServedModel& model_;
   CoordinatorPort& port_;
   const int64_t started_ns_;
+  Member self_;
   int64_t last_tick_ns_;
 
   Placement placement_;

@@ -131,7 +131,11 @@ Status CoordinatorProcess::Init(const std::vector<Member>& members) {
   ASSIGN_OR_RETURN(server_, LocalServer::Listen(options_.control_socket));
   coordinator_ = std::make_unique<Coordinator>(options_, model_, *this, NowNs());
   for (const Member& member : members) {
-    if (member.info.role != ProcessRole::kCoordinator) AddMember(member);
+    if (member.info.role == ProcessRole::kCoordinator) {
+      coordinator_->SetSelf(member);
+    } else {
+      AddMember(member);
+    }
   }
   return OkStatus();
 }

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/mapped_file.h"
@@ -16,47 +18,66 @@ namespace {
 constexpr std::array<const char*, kSpanKinds> kNames = {"steps", "MoE layers", "stalls",
                                                         "demand copies", "prefetch copies"};
 
-std::string Summary(const std::string& path, const Timeline& timeline) {
-  struct Sum {
-    uint64_t count = 0;
-    int64_t ns = 0;
-    uint64_t bytes = 0;
-  };
-  std::array<Sum, kSpanKinds> sums;
+struct SpanSum {
+  uint64_t count = 0;
+  int64_t ns = 0;
+  uint64_t bytes = 0;  // copies
+};
+using SpanSums = std::array<SpanSum, kSpanKinds>;
+
+SpanSums Sum(const Timeline& timeline) {
+  SpanSums sums;
   for (const TimelineSpan& span : timeline.spans) {
-    Sum& sum = sums[static_cast<size_t>(span.kind)];
+    SpanSum& sum = sums[static_cast<size_t>(span.kind)];
     ++sum.count;
     sum.ns += span.end_ns - span.begin_ns;
-    sum.bytes += span.bytes;
+    const bool copy = span.kind == SpanKind::kCopyDemand || span.kind == SpanKind::kCopyPrefetch;
+    sum.bytes += copy ? span.bytes : 0;
   }
+  return sums;
+}
+
+std::string Text(const std::string& path, const Timeline& timeline, const SpanSums& sums) {
   std::string text =
       fmt::format("{}: worker process {} on {}\n", path, timeline.header.pid, timeline.header.host);
   for (size_t kind = 0; kind < kSpanKinds; ++kind) {
-    const Sum& sum = sums[kind];
+    const SpanSum& sum = sums[kind];
     text += fmt::format("  {:<16} {:>9}  {:>9}", kNames[kind], sum.count, FormatDurationNs(sum.ns));
-    const auto as_kind = static_cast<SpanKind>(kind);
-    if (as_kind == SpanKind::kCopyDemand || as_kind == SpanKind::kCopyPrefetch) {
-      text += fmt::format("  {}", FormatBytes(sum.bytes));
-    }
-    text += '\n';
+    text += sum.bytes > 0 ? fmt::format("  {}\n", FormatBytes(sum.bytes)) : "\n";
   }
   return text;
+}
+
+nlohmann::json Json(const Timeline& timeline, const SpanSums& sums) {
+  nlohmann::json json = {{"pid", timeline.header.pid}, {"host", timeline.header.host}};
+  for (size_t kind = 0; kind < kSpanKinds; ++kind) {
+    const SpanSum& sum = sums[kind];
+    json["spans"].push_back(
+        {{"kind", kNames[kind]}, {"count", sum.count}, {"ns", sum.ns}, {"bytes", sum.bytes}});
+  }
+  return json;
 }
 
 }  // namespace
 
 int TraceCommand(const Options& options) {
   std::vector<Timeline> timelines;
+  nlohmann::json json = {{"format", "expertflow-trace"}, {"version", 1}};
   for (const std::string& path : options.TextList("timeline")) {
     auto timeline = ReadTimeline(path);
     if (!timeline.ok()) return Fail(options, timeline.status());
+    const SpanSums sums = Sum(*timeline);
+    if (options.Text("perfetto").empty() && options.Text("json") != "-") {
+      fmt::print("{}", Text(path, *timeline, sums));
+    }
+    json["workers"].push_back(Json(*timeline, sums));
     timelines.push_back(std::move(timeline).value());
-    if (options.Text("perfetto").empty()) fmt::print("{}", Summary(path, timelines.back()));
   }
-  if (const std::string file = options.Text("perfetto"); !file.empty()) {
-    const Status written = WriteFileAtomically(file, PerfettoJson(timelines));
-    if (!written.ok()) return Fail(options, written);
+  Status written = WriteJsonOption(options, json.dump(2) + "\n");
+  if (written.ok() && !options.Text("perfetto").empty()) {
+    written = WriteFileAtomically(options.Text("perfetto"), PerfettoJson(timelines));
   }
+  if (!written.ok()) return Fail(options, written);
   return kExitOk;
 }
 

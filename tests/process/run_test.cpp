@@ -64,7 +64,7 @@ TEST(RunTest, SampledTextDependsOnTheSeedAlone) {
 TEST(RunTest, ReportSaysThatTheTokensAreThoseOfAllExpertsResident) {
   Program program({"run", "--model", kModel, "--workers", "2", "--expert-memory", "30%", "--link",
                    "4GB/s,10us", "-p", "The lighthouse keeper", "-p", "In the beginning",
-                   "--max-tokens", "40", "--report", "--check-resident", "--json", "/dev/stderr"});
+                   "--max-tokens", "40", "--report", "--check-resident", "--json", "-"});
   EXPECT_EQ(program.Wait(), 0) << program.err();
   const std::string all = program.out() + program.err();
   for (const char* words : {"same tokens as with all experts resident: yes", "TTFT", "TPOT",

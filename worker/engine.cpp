@@ -190,8 +190,12 @@ Status Engine::Start(StartSequence start) {
   const ModelShape& shape = architecture_.shape();
   RETURN_IF_ERROR(CheckSamplingParams(start.sampling));
   if (start.tokens.empty() || start.prompt_tokens < 1 ||
-      start.prompt_tokens > start.tokens.size() || start.max_new_tokens < 1) {
+      start.prompt_tokens > start.tokens.size() || start.max_new_tokens < 1 ||
+      start.tokens.size() - start.prompt_tokens >= start.max_new_tokens) {
     return InvalidArgument("a sequence needs a prompt and at least one token to generate");
+  }
+  if (Knows(start.sequence)) {
+    return InvalidArgument(fmt::format("sequence {} is here already", start.sequence.value));
   }
   for (const int32_t token : start.tokens) {
     if (token < 0 || token >= shape.vocab) {
@@ -214,7 +218,20 @@ Status Engine::Start(StartSequence start) {
         sequence->start.prompt_tokens, sequence->start.max_new_tokens, needed, limit));
   }
   waiting_.push_back(std::move(sequence));
+  CountSequences();
   return OkStatus();
+}
+
+bool Engine::Knows(SequenceId sequence) const {
+  const auto is_it = [sequence](const auto& s) { return s->start.sequence == sequence; };
+  return std::any_of(running_.begin(), running_.end(), is_it) ||
+         std::any_of(waiting_.begin(), waiting_.end(), is_it);
+}
+
+void Engine::CountSequences() {
+  const std::lock_guard lock(stats_mutex_);
+  counters_.kv_blocks_used = static_cast<uint64_t>(kv_->blocks_total() - kv_->blocks_free());
+  counters_.sequences = static_cast<uint32_t>(running_.size() + waiting_.size());
 }
 
 void Engine::Cancel(SequenceId sequence) {
@@ -222,9 +239,10 @@ void Engine::Cancel(SequenceId sequence) {
   for (size_t i = 0; i < running_.size(); ++i) {
     if (running_[i]->start.sequence == sequence) {
       Remove(i);
-      return;
+      break;
     }
   }
+  CountSequences();
 }
 
 void Engine::Remove(size_t index) {
@@ -245,7 +263,8 @@ void Engine::Admit() {
 int32_t Engine::AddRows(Sequence* sequence, int32_t budget) {
   const int32_t count = std::min(sequence->pending(), budget);
   if (count <= 0) return 0;
-  const bool decodes = sequence->computed > 0 && sequence->pending() == 1;
+  // A step that catches up on tokens it was given is no decode step, even with one token left.
+  const bool decodes = sequence->computed >= static_cast<int32_t>(sequence->start.tokens.size());
   const auto first = static_cast<int32_t>(tokens_.size());
   batch_.push_back({sequence, first, count});
   for (int32_t i = 0; i < count; ++i) {
@@ -316,6 +335,7 @@ Status Engine::Step(StepOutput* output) {
   }
   const auto decoded = std::count(prefill_.begin(), prefill_.end(), 0);
   FinishBatch(output);
+  CountSequences();
   const int64_t end_ns = NowNs();
   if (timeline_ != nullptr) {
     timeline_->OnStep(begin_ns, end_ns, static_cast<int64_t>(prefill_.size()));
@@ -326,8 +346,6 @@ Status Engine::Step(StepOutput* output) {
   counters_.decode_tokens += static_cast<uint64_t>(decoded);
   counters_.prefill_tokens += prefill_.size() - static_cast<size_t>(decoded);
   counters_.step_ns += static_cast<uint64_t>(end_ns - begin_ns);
-  counters_.kv_blocks_used = static_cast<uint64_t>(kv_->blocks_total() - kv_->blocks_free());
-  counters_.sequences = static_cast<uint32_t>(running_.size() + waiting_.size());
   return OkStatus();
 }
 

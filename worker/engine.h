@@ -67,6 +67,8 @@ class Engine {
 
   Engine(const EngineOptions& options, Device& device, const Architecture& architecture);
   Status Init(const StoreView& store, TimelineRecorder* timeline);
+  bool Knows(SequenceId sequence) const;
+  void CountSequences();
   void Admit();
   void BuildBatch();
   // Rows of `sequence` in this step, at most `budget`; 0: none.

@@ -7,9 +7,6 @@
 namespace expertflow {
 namespace {
 
-// Captured logits are large; a slow coordinator stops the engine rather than filling memory.
-constexpr size_t kOutgoingBytesMax = size_t{64} << 20;
-
 size_t CapturedBytes(const StepOutput& output) {
   size_t bytes = 0;
   for (const CapturedPosition& captured : output.captured) {
@@ -20,8 +17,12 @@ size_t CapturedBytes(const StepOutput& output) {
 
 }  // namespace
 
-EngineThread::EngineThread(std::unique_ptr<Engine> engine, std::function<void()> wake)
-    : engine_(std::move(engine)), wake_(std::move(wake)), thread_([this] { Run(); }) {}
+EngineThread::EngineThread(std::unique_ptr<Engine> engine, std::function<void()> wake,
+                           uint64_t outgoing_bytes_max)
+    : engine_(std::move(engine)),
+      wake_(std::move(wake)),
+      outgoing_bytes_max_(outgoing_bytes_max),
+      thread_([this] { Run(); }) {}
 
 EngineThread::~EngineThread() {
   {
@@ -104,7 +105,7 @@ void EngineThread::Run() {
       steps_ = steps;
       busy_ = !commands_.empty() || !engine_->idle();
       work_.wait(lock, [this] { return stop_ || !commands_.empty() || !engine_->idle(); });
-      taken_.wait(lock, [this] { return stop_ || outgoing_bytes_ < kOutgoingBytesMax; });
+      taken_.wait(lock, [this] { return stop_ || outgoing_bytes_ < outgoing_bytes_max_; });
       if (stop_) return;
       commands.swap(commands_);
       busy_ = true;

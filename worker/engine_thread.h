@@ -18,10 +18,15 @@
 
 namespace expertflow {
 
+// Captured logits are large; a slow coordinator stops the engine rather than filling memory.
+inline constexpr uint64_t kOutgoingBytesMax = uint64_t{64} << 20;
+
 class EngineThread {
  public:
-  // `wake` is called from the engine's thread when there are messages to take.
-  EngineThread(std::unique_ptr<Engine> engine, std::function<void()> wake);
+  // `wake` is called from the engine's thread when there are messages to take. While captured
+  // positions of `outgoing_bytes_max` and more wait to be taken, the engine stands still.
+  EngineThread(std::unique_ptr<Engine> engine, std::function<void()> wake,
+               uint64_t outgoing_bytes_max = kOutgoingBytesMax);
   // Ends after the step in progress.
   ~EngineThread();
 
@@ -44,12 +49,13 @@ class EngineThread {
 
   const std::unique_ptr<Engine> engine_;
   const std::function<void()> wake_;
+  const uint64_t outgoing_bytes_max_;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::deque<Command> commands_;
   std::vector<Message> outgoing_;
-  size_t outgoing_bytes_ = 0;
+  uint64_t outgoing_bytes_ = 0;
   uint64_t steps_ = 0;
   bool busy_ = false;
   bool stop_ = false;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "device/arena.h"
+
 namespace expertflow {
 namespace {
 
@@ -14,7 +16,9 @@ constexpr int32_t kKvSequencesDefault = 4;
 Status PlanExperts(const MemoryPlanInput& input, MemoryPlan* plan) {
   const StoreSizes& store = input.store;
   plan->experts_total = store.expert_count;
-  if (input.in_place || store.expert_count == 0) return OkStatus();
+  if (input.in_place) return OkStatus();
+  plan->streaming_buffers = input.streaming_buffers;
+  if (store.expert_count == 0) return OkStatus();
   plan->slot_bytes = (store.expert_block_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   const auto count = static_cast<uint64_t>(store.expert_count);
   // A share is a share of the experts; bytes are bytes of slots.
@@ -31,7 +35,6 @@ Status PlanExperts(const MemoryPlanInput& input, MemoryPlan* plan) {
   }
   plan->expert_slots = static_cast<int64_t>(std::min(slots, count));
   plan->expert_bytes = static_cast<uint64_t>(plan->expert_slots) * plan->slot_bytes;
-  plan->streaming_buffers = input.streaming_buffers;
   plan->streaming_bytes = static_cast<uint64_t>(input.streaming_buffers) * plan->slot_bytes;
   return OkStatus();
 }
@@ -39,11 +42,13 @@ Status PlanExperts(const MemoryPlanInput& input, MemoryPlan* plan) {
 Status PlanKv(const ModelShape& shape, const MemoryPlanInput& input, MemoryPlan* plan) {
   const uint64_t block_bytes = shape.kv_bytes_per_token * kKvBlockTokens;
   const int64_t context_blocks = (shape.context + kKvBlockTokens - 1) / kKvBlockTokens;
-  const uint64_t full = static_cast<uint64_t>(context_blocks) * block_bytes *
-                        std::min(input.sequences_max, kKvSequencesDefault);
-  const uint64_t wanted = input.kv_memory_bytes > 0
-                              ? input.kv_memory_bytes
-                              : std::max(std::min(full, kKvBytesDefaultMax), block_bytes);
+  // In blocks, because the bytes of all sequences need not fit 64 bits.
+  const uint64_t full =
+      static_cast<uint64_t>(context_blocks) * std::min(input.sequences_max, kKvSequencesDefault);
+  const uint64_t default_blocks =
+      std::max<uint64_t>(std::min(full, kKvBytesDefaultMax / block_bytes), 1);
+  const uint64_t wanted =
+      input.kv_memory_bytes > 0 ? input.kv_memory_bytes : default_blocks * block_bytes;
   plan->kv_blocks = static_cast<int64_t>(wanted / block_bytes);
   if (plan->kv_blocks == 0) {
     return InvalidArgument(fmt::format("--kv-memory {} holds less than one block of {} tokens ({})",
@@ -55,6 +60,17 @@ Status PlanKv(const ModelShape& shape, const MemoryPlanInput& input, MemoryPlan*
 }
 
 }  // namespace
+
+StoreSizes StoreSizesOf(const StoreView& store) {
+  StoreSizes sizes;
+  for (const DenseTensor& tensor : store.dense()) {
+    sizes.dense_bytes = ArenaEnd(sizes.dense_bytes, tensor.bytes);
+  }
+  sizes.expert_bytes = store.total_expert_bytes();
+  sizes.expert_block_bytes = store.expert_block_bytes();
+  sizes.expert_count = static_cast<int64_t>(store.expert_count());
+  return sizes;
+}
 
 uint64_t MemoryPlan::kv_tokens() const {
   return static_cast<uint64_t>(kv_blocks) * kKvBlockTokens;

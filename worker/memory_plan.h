@@ -7,6 +7,7 @@
 
 #include "common/status.h"
 #include "common/units.h"
+#include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
 #include "model/arch/model.h"
 
@@ -14,11 +15,13 @@ namespace expertflow {
 
 // The model as the store holds it.
 struct StoreSizes {
-  uint64_t dense_bytes = 0;
+  uint64_t dense_bytes = 0;         // as a worker's private copy holds them: aligned for its device
   uint64_t expert_bytes = 0;        // all experts together
   uint64_t expert_block_bytes = 0;  // the largest
   int64_t expert_count = 0;
 };
+
+StoreSizes StoreSizesOf(const StoreView& store);
 
 struct MemoryPlanInput {
   StoreSizes store;

@@ -34,6 +34,10 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, const SamplingPar
     if (logits[i] > logits[best]) best = static_cast<int32_t>(i);
   }
   if (params.temperature <= 0) return best;
+  if (!std::isfinite(logits[best])) {
+    return Internal(fmt::format("the model's logits have no softmax: the largest is {} (token {})",
+                                logits[best], best));
+  }
 
   size_t count = logits.size();
   if (params.top_k > 0) count = std::min(count, static_cast<size_t>(params.top_k));

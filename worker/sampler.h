@@ -16,7 +16,8 @@ class Sampler {
  public:
   // `position`: of the token that is drawn. Temperature 0 takes the largest logit, the lowest id
   // among equals. Otherwise softmax(logits / temperature), cut to the top_k most likely, then to
-  // the smallest set whose probability reaches top_p. A NaN logit is an error.
+  // the smallest set whose probability reaches top_p. A NaN logit is an error, and so is sampling
+  // where the largest is infinite.
   Result<int32_t> Sample(std::span<const float> logits, const SamplingParams& params,
                          uint32_t position);
 

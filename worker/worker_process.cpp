@@ -1,7 +1,6 @@
 #include "worker/worker_process.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -111,8 +110,7 @@ Status WorkerProcess::OpenDevice() {
 
 MemoryPlanInput WorkerProcess::PlanInput() const {
   MemoryPlanInput input;
-  input.store = {store_->total_dense_bytes(), store_->total_expert_bytes(),
-                 store_->expert_block_bytes(), static_cast<int64_t>(store_->expert_count())};
+  input.store = StoreSizesOf(*store_);
   input.in_place = options_.device_memory_host;
   input.expert_memory = options_.expert_memory;
   input.streaming_buffers = options_.streaming_buffers;
@@ -162,7 +160,8 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   ASSIGN_OR_RETURN(auto engine, Engine::Create(engine_options, *device_, *architecture_, *store_,
                                                timeline_.get()));
   const MemoryPlan& plan = engine_options.plan;
-  engine_ = std::make_unique<EngineThread>(std::move(engine), [this] { transport_.Wake(); });
+  engine_ = std::make_unique<EngineThread>(
+      std::move(engine), [this] { transport_.Wake(); }, options_.outgoing_bytes_max);
 
   WorkerReady worker;
   worker.device = device_->properties().name;
@@ -210,22 +209,23 @@ bool EndsARequest(const Message& message) {
 }
 
 void WorkerProcess::SendPending() {
-  if (engine_ != nullptr) {
-    const size_t before = pending_.size();
-    engine_->TakeMessages(&pending_);
-    if (std::any_of(pending_.begin() + static_cast<int64_t>(before), pending_.end(),
-                    EndsARequest)) {
-      pending_.insert(pending_.begin() + static_cast<int64_t>(before), Stats());
+  // More is taken from the engine only when all before it is gone, so that its bound holds here.
+  for (int pass = 0; pass < 2; ++pass) {
+    if (engine_ != nullptr && pending_.empty()) {
+      engine_->TakeMessages(&pending_);
+      if (std::any_of(pending_.begin(), pending_.end(), EndsARequest)) {
+        pending_.insert(pending_.begin(), Stats());
+      }
     }
+    size_t sent = 0;
+    while (sent < pending_.size()) {
+      const Status status = transport_.Send(coordinator_->id, EncodeMessage(pending_[sent]));
+      if (status.code() == StatusCode::kResourceExhausted) break;  // queue full: later
+      if (!status.ok()) LogDebug("{}", status.ToString());  // a gone coordinator shows in Poll()
+      ++sent;
+    }
+    pending_.erase(pending_.begin(), pending_.begin() + static_cast<int64_t>(sent));
   }
-  size_t sent = 0;
-  while (sent < pending_.size()) {
-    const Status status = transport_.Send(coordinator_->id, EncodeMessage(pending_[sent]));
-    if (status.code() == StatusCode::kResourceExhausted) break;  // queue full: later
-    if (!status.ok()) LogDebug("{}", status.ToString());  // a gone coordinator shows in Poll()
-    ++sent;
-  }
-  pending_.erase(pending_.begin(), pending_.begin() + static_cast<int64_t>(sent));
 }
 
 void WorkerProcess::SendHeartbeat() {

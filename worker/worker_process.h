@@ -28,12 +28,13 @@ struct WorkerOptions {
   int32_t streaming_buffers = 2;
   LinkProperties link;  // emulated when a rate is given
   bool prefetch = true;
-  uint64_t kv_memory_bytes = 0;  // 0: sequences_max times the context, at most 1 GiB
+  uint64_t kv_memory_bytes = 0;  // 0: see memory_plan.h
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;  // per step
   uint64_t transfer_chunk_bytes = 1 << 20;
+  uint64_t outgoing_bytes_max = uint64_t{64} << 20;  // captured logits that wait to be sent
   int64_t heartbeat_ns = 1'000'000'000;
-  std::string trace_file;  // a timeline goes to "<trace_file>.<pid>" (timeline.h); empty: none
+  std::string trace_file;  // timeline of this worker (timeline.h); empty: none
 };
 
 // Runs until the coordinator says so or is gone, or a signal arrives (kCancelled).

@@ -32,9 +32,11 @@ class FaultDevice final : public Device {
   void Release() { hanging_ = false; }
   int copies_failed() const { return copies_failed_; }
   int fills() const { return fills_; }
+  size_t bytes_allocated() const { return bytes_allocated_; }  // ever
 
   const DeviceProperties& properties() const override { return inner_->properties(); }
   Result<std::unique_ptr<DeviceAllocation>> Allocate(size_t bytes) override {
+    bytes_allocated_ += bytes;
     return inner_->Allocate(bytes);
   }
   Status CopyToDevice(StreamKind stream, void* dst, const void* src, size_t bytes) override {
@@ -100,6 +102,7 @@ class FaultDevice final : public Device {
   std::atomic<bool> hanging_{false};
   std::atomic<int> copies_failed_{0};
   std::atomic<int> fills_{0};
+  std::atomic<size_t> bytes_allocated_{0};
 };
 
 }  // namespace expertflow::testing

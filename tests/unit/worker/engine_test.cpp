@@ -1,0 +1,351 @@
+// The engine's life of sequences: what is refused, who waits for what, how they end.
+#include "worker/engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/unit/worker/small_engine.h"
+
+namespace expertflow {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::FaultDevice;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::MakeEngine;
+using testing::MakeFaultDevice;
+using testing::Request;
+using ::testing::SizeIs;
+using testing::SmallEngineOptions;
+using testing::SmallModel;
+
+constexpr int32_t kNanToken = 63;
+
+class EngineTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { model_ = new SmallModel(); }
+  static void TearDownTestSuite() {
+    delete model_;
+    model_ = nullptr;
+  }
+
+  EngineTest() : device_(MakeFaultDevice()) {}
+
+  void Make(const SmallEngineOptions& options) { Make(*model_, options); }
+  void Make(const SmallModel& model, const SmallEngineOptions& options) {
+    engine_ = MakeEngine(model, *device_, options);
+  }
+  void MustStart(const StartSequence& start) {
+    const Status status = engine_->Start(start);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+  }
+  Status StartOf(const StartSequence& start) { return engine_->Start(start); }
+  StepOutput Step() {
+    StepOutput output;
+    const Status status = engine_->Step(&output);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    for (const TokenEvent& event : output.tokens) {
+      tokens_[event.sequence.value].push_back(event.token);
+      finish_[event.sequence.value] = event.finish;
+    }
+    return output;
+  }
+  void RunToEnd() {
+    for (int steps = 0; !engine_->idle(); ++steps) {
+      ASSERT_LT(steps, 1000);
+      EXPECT_THAT(Step().failed, IsEmpty());
+    }
+  }
+  // Of a sequence that runs alone.
+  static std::vector<int32_t> Generated(std::vector<int32_t> prompt, uint32_t count) {
+    const auto device = MakeFaultDevice();
+    const auto engine = MakeEngine(*model_, *device, {});
+    EXPECT_TRUE(engine->Start(Request(1, std::move(prompt), count)).ok());
+    std::vector<int32_t> tokens;
+    while (!engine->idle()) {
+      StepOutput output;
+      EXPECT_TRUE(engine->Step(&output).ok());
+      for (const TokenEvent& event : output.tokens) tokens.push_back(event.token);
+    }
+    return tokens;
+  }
+
+  static SmallModel* model_;
+  std::unique_ptr<FaultDevice> device_;
+  std::unique_ptr<Engine> engine_;
+  std::map<uint64_t, std::vector<int32_t>> tokens_;
+  std::map<uint64_t, FinishReason> finish_;
+};
+SmallModel* EngineTest::model_ = nullptr;
+
+TEST_F(EngineTest, RefusesWhatIsNoSequence) {
+  Make({});
+  const auto refused = [this](const StartSequence& start) {
+    const Status status = StartOf(start);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.ToString();
+    return status.message();
+  };
+  EXPECT_THAT(refused(Request(1, {}, 4)), HasSubstr("needs a prompt"));
+  EXPECT_THAT(refused(Request(1, {5}, 0)), HasSubstr("at least one token"));
+  StartSequence start = Request(1, {5, 6}, 4);
+  start.prompt_tokens = 0;
+  EXPECT_THAT(refused(start), HasSubstr("needs a prompt"));
+  start.prompt_tokens = 3;
+  EXPECT_THAT(refused(start), HasSubstr("needs a prompt"));
+  EXPECT_THAT(refused(Request(1, {5, 64}, 4)), HasSubstr("64 is outside the vocabulary of 64"));
+  EXPECT_THAT(refused(Request(1, {-1}, 4)), HasSubstr("-1"));
+  start = Request(1, {5}, 4);
+  start.sampling.top_p = 2;
+  EXPECT_THAT(refused(start), HasSubstr("top_p"));
+  EXPECT_TRUE(engine_->idle());
+}
+
+// A re-queued sequence that has nothing left to generate would need KV blocks that nobody reserved.
+TEST_F(EngineTest, RefusesASequenceThatIsComplete) {
+  Make({});
+  StartSequence start = Request(1, std::vector<int32_t>(60, 5), 2);
+  start.prompt_tokens = 1;
+  EXPECT_EQ(StartOf(start).code(), StatusCode::kInvalidArgument);
+  start.tokens.resize(3);
+  EXPECT_EQ(StartOf(start).code(), StatusCode::kInvalidArgument);
+  start.tokens.resize(2);
+  MustStart(start);
+  RunToEnd();
+  EXPECT_THAT(tokens_[1], SizeIs(1));
+  EXPECT_EQ(finish_[1], FinishReason::kLength);
+}
+
+TEST_F(EngineTest, RefusesAnIdThatIsInUse) {
+  Make({.sequences_max = 1});
+  MustStart(Request(1, {5}, 3));
+  Step();
+  MustStart(Request(2, {5}, 2));
+  EXPECT_EQ(StartOf(Request(1, {6}, 2)).code(), StatusCode::kInvalidArgument);  // runs
+  EXPECT_EQ(StartOf(Request(2, {6}, 2)).code(), StatusCode::kInvalidArgument);  // waits
+  RunToEnd();
+  EXPECT_THAT(tokens_[1], SizeIs(3));
+  EXPECT_THAT(tokens_[2], SizeIs(2));
+}
+
+TEST_F(EngineTest, TooLongNamesBothNumbers) {
+  Make({.kv_blocks = 2});
+  const Status status = StartOf(Request(1, std::vector<int32_t>(20, 5), 14));
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("20 prompt tokens and 14 new ones need 33 positions"));
+  EXPECT_THAT(status.message(), HasSubstr("there are 32"));
+  EXPECT_EQ(StartOf(Request(1, {5}, UINT32_MAX)).code(), StatusCode::kResourceExhausted);
+  // The last token needs no place.
+  MustStart(Request(2, std::vector<int32_t>(20, 5), 13));
+  RunToEnd();
+  EXPECT_THAT(tokens_[2], SizeIs(13));
+}
+
+TEST_F(EngineTest, LongerThanTheModelsContextIsRefused) {
+  Make({.kv_blocks = 20});
+  EXPECT_THAT(StartOf(Request(1, {5}, 257)).message(), HasSubstr("there are 256"));
+  MustStart(Request(1, {5}, 256));
+}
+
+TEST_F(EngineTest, GeneratesExactlyTheTokensAskedFor) {
+  for (const uint32_t count : {1u, 2u, 5u, 17u}) {
+    Make({});
+    MustStart(Request(count, {1, 2, 3}, count));
+    uint32_t position = 3;
+    while (!engine_->idle()) {
+      const StepOutput output = Step();
+      ASSERT_THAT(output.tokens, SizeIs(1));
+      EXPECT_EQ(output.tokens[0].position, position++);
+      EXPECT_EQ(output.tokens[0].finish,
+                position == 3 + count ? FinishReason::kLength : FinishReason::kNone);
+    }
+    EXPECT_EQ(position, 3 + count);
+    EXPECT_EQ(engine_->stats().kv_blocks_used, 0u);
+  }
+}
+
+TEST_F(EngineTest, EndsAtAStopTokenAndReportsIt) {
+  const auto free_run = Generated({7, 8}, 12);
+  const int32_t stop = free_run[4];
+  const auto first = std::find(free_run.begin(), free_run.end(), stop);
+  StartSequence start = Request(1, {7, 8}, 12);
+  start.stop_tokens = {kNanToken, stop};
+  Make({});
+  MustStart(start);
+  RunToEnd();
+  EXPECT_EQ(tokens_[1], std::vector<int32_t>(free_run.begin(), first + 1));
+  EXPECT_EQ(finish_[1], FinishReason::kStop);
+}
+
+TEST_F(EngineTest, MoreSequencesThanPlacesWait) {
+  Make({.sequences_max = 2});
+  for (uint64_t id = 1; id <= 5; ++id) {
+    MustStart(Request(id, {static_cast<int32_t>(id), 9}, 3 + static_cast<uint32_t>(id)));
+  }
+  EXPECT_EQ(engine_->stats().sequences, 5u);
+  std::vector<uint64_t> finished;
+  while (!engine_->idle()) {
+    const StepOutput output = Step();
+    EXPECT_LE(output.tokens.size(), 2u);
+    for (const TokenEvent& event : output.tokens) {
+      if (event.finish != FinishReason::kNone) finished.push_back(event.sequence.value);
+    }
+  }
+  EXPECT_THAT(finished, ElementsAre(1, 2, 3, 4, 5));
+  for (uint64_t id = 1; id <= 5; ++id) {
+    EXPECT_EQ(tokens_[id], Generated({static_cast<int32_t>(id), 9}, 3 + static_cast<uint32_t>(id)));
+  }
+}
+
+TEST_F(EngineTest, WaitsForKvBlocks) {
+  Make({.kv_blocks = 3});
+  MustStart(Request(1, {5}, 20));  // two blocks
+  MustStart(Request(2, {6}, 20));  // two: waits for 1
+  MustStart(Request(3, {7}, 2));   // one would be free, but 2 is first
+  EXPECT_THAT(Step().tokens, SizeIs(1));
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 2u);
+  EXPECT_EQ(engine_->stats().kv_blocks_total, 3u);
+  RunToEnd();
+  EXPECT_EQ(tokens_[1], Generated({5}, 20));
+  EXPECT_EQ(tokens_[2], Generated({6}, 20));
+  EXPECT_EQ(tokens_[3], Generated({7}, 2));
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0u);
+}
+
+TEST_F(EngineTest, CancelsWaitingAndRunningSequences) {
+  Make({.sequences_max = 1});
+  for (uint64_t id = 1; id <= 3; ++id) MustStart(Request(id, {5}, 30));
+  Step();
+  engine_->Cancel({2});   // waits
+  engine_->Cancel({1});   // runs
+  engine_->Cancel({99});  // unknown
+  EXPECT_EQ(engine_->stats().sequences, 1u);
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0u);
+  RunToEnd();
+  EXPECT_THAT(tokens_[1], SizeIs(1));
+  EXPECT_THAT(tokens_[2], IsEmpty());
+  EXPECT_THAT(tokens_[3], SizeIs(30));
+
+  MustStart(Request(4, {5}, 30));
+  Step();
+  engine_->Cancel({4});
+  EXPECT_TRUE(engine_->idle());
+  EXPECT_EQ(engine_->stats().sequences, 0u);
+  EXPECT_EQ(engine_->stats().kv_blocks_used, 0u);
+  EXPECT_THAT(Step().tokens, IsEmpty());
+}
+
+TEST_F(EngineTest, CountsPromptAndGeneratedTokens) {
+  for (const int32_t chunk : {64, 13, 1}) {
+    Make({.prefill_tokens = chunk});
+    MustStart(Request(1, std::vector<int32_t>(14, 5), 6));
+    MustStart(Request(2, {5}, 3));
+    RunToEnd();
+    EXPECT_EQ(engine_->stats().prefill_tokens, 15u) << chunk;
+    EXPECT_EQ(engine_->stats().decode_tokens, 5u + 2) << chunk;
+  }
+}
+
+TEST_F(EngineTest, CapturesEveryPosition) {
+  Make({.prefill_tokens = 4});
+  StartSequence start = Request(1, {1, 2, 3, 4, 5, 6}, 3);
+  start.capture_logits = true;
+  start.capture_routes = true;
+  MustStart(start);
+  MustStart(Request(2, {9, 9}, 3));
+  uint32_t position = 0;
+  while (!engine_->idle()) {
+    for (const CapturedPosition& captured : Step().captured) {
+      EXPECT_EQ(captured.sequence.value, 1u);
+      EXPECT_EQ(captured.position, position++);
+      EXPECT_THAT(captured.logits, SizeIs(64));
+      EXPECT_THAT(captured.router_ids, SizeIs(2 * 2));
+      EXPECT_THAT(captured.router_weights, SizeIs(2 * 2));
+    }
+  }
+  EXPECT_EQ(position, 6u + 2);
+}
+
+// One bad sequence must not take the others with it.
+TEST_F(EngineTest, NanLogitsFailTheirSequenceOnly) {
+  const SmallModel with_nan({.nan_token = kNanToken});
+  Make(with_nan, {});
+  MustStart(Request(1, {5, 6}, 4));
+  MustStart(Request(2, {5, kNanToken}, 4));
+  const StepOutput output = Step();
+  ASSERT_THAT(output.failed, SizeIs(1));
+  EXPECT_EQ(output.failed[0].sequence.value, 2u);
+  EXPECT_EQ(output.failed[0].code, static_cast<uint8_t>(StatusCode::kInternal));
+  EXPECT_THAT(output.failed[0].message, HasSubstr("logits are not numbers"));
+  RunToEnd();
+  EXPECT_EQ(tokens_[1], Generated({5, 6}, 4));
+  EXPECT_THAT(tokens_[2], IsEmpty());
+  // Its KV blocks are full of NaN; whoever gets them next must not see it.
+  MustStart(Request(3, {5, 6}, 4));
+  MustStart(Request(4, {7, 8}, 4));
+  RunToEnd();
+  EXPECT_EQ(tokens_[3], tokens_[1]);
+  EXPECT_EQ(tokens_[4], Generated({7, 8}, 4));
+  engine_.reset();  // before its model
+}
+
+TEST_F(EngineTest, AFailingCopyFailsTheSequencesOfItsStepOnly) {
+  for (const double resident : {0.0, 50.0}) {
+    tokens_.clear();
+    device_->FailCopies(0);
+    Make({.in_place = false, .resident_percent = resident, .sequences_max = 2});
+    MustStart(Request(1, {5, 6}, 4));
+    MustStart(Request(2, {15, 16}, 4));
+    MustStart(Request(3, {25, 26}, 4));  // waits
+    device_->FailCopies(1);
+    const StepOutput output = Step();
+    ASSERT_THAT(output.failed, SizeIs(2));
+    EXPECT_EQ(output.failed[0].sequence.value, 1u);
+    EXPECT_EQ(output.failed[1].sequence.value, 2u);
+    EXPECT_THAT(output.failed[0].message, HasSubstr("injected failure"));
+    EXPECT_THAT(output.tokens, IsEmpty());
+    EXPECT_EQ(engine_->stats().kv_blocks_used, 0u);
+    EXPECT_EQ(engine_->stats().sequences, 1u);
+    device_->FailCopies(0);
+    MustStart(Request(4, {5, 6}, 4));
+    RunToEnd();
+    EXPECT_EQ(tokens_[3], Generated({25, 26}, 4));
+    EXPECT_EQ(tokens_[4], Generated({5, 6}, 4));
+  }
+}
+
+TEST(EngineCreate, AModelWithoutExpertsRunsInPlaceAndPrivate) {
+  const SmallModel dense({.dense_layers = "[0, 1]"});
+  std::vector<std::vector<int32_t>> generated;
+  for (const SmallEngineOptions& options :
+       {SmallEngineOptions{}, {.in_place = false, .resident_percent = 100}}) {
+    const auto device = MakeFaultDevice();
+    const auto engine = MakeEngine(dense, *device, options);
+    ASSERT_NE(engine, nullptr);
+    ASSERT_TRUE(engine->Start(Request(1, {5, 6}, 6)).ok());
+    generated.emplace_back();
+    while (!engine->idle()) {
+      StepOutput output;
+      ASSERT_TRUE(engine->Step(&output).ok());
+      for (const TokenEvent& event : output.tokens) generated.back().push_back(event.token);
+    }
+  }
+  EXPECT_THAT(generated[0], SizeIs(6));
+  EXPECT_EQ(generated[0], generated[1]);
+}
+
+TEST(EngineCreate, NoMemoryNamesTheOption) {
+  const SmallModel model;
+  const auto device = MakeFaultDevice();
+  EngineOptions options;
+  options.plan = testing::PlanFor(model, {});
+  options.plan.kv_blocks = int64_t{1} << 36;
+  const auto made = Engine::Create(options, *device, model.architecture(), model.store(), nullptr);
+  ASSERT_FALSE(made.ok());
+  EXPECT_THAT(made.status().message(), HasSubstr("--kv-memory"));
+}
+
+}  // namespace
+}  // namespace expertflow

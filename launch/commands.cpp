@@ -28,6 +28,7 @@ int Dispatch(const Options& options) {
     case Command::kTokenize: return TokenizeCommand(options);
     case Command::kStatus: return StatusCommand(options);
     case Command::kTrace: return TraceCommand(options);
+    case Command::kBench: return BenchCommand(options);
     case Command::kClean: return CleanCommand(options);
     case Command::kCoordinator: return CoordinatorCommand(options);
     case Command::kStore: return StoreCommand(options);

@@ -31,13 +31,15 @@ constexpr uint32_t kCoordinator = Bit(Command::kCoordinator);
 constexpr uint32_t kStore = Bit(Command::kStore);
 constexpr uint32_t kWorker = Bit(Command::kWorker);
 constexpr uint32_t kTrace = Bit(Command::kTrace);
+constexpr uint32_t kBench = Bit(Command::kBench);
 
 constexpr uint32_t kJobs = kRun | kCompare;  // commands that start a job of their own
 constexpr uint32_t kRoles = kCoordinator | kStore | kWorker;
 // The roles take each other's options, so that one list may be given to all, and so that the
 // coordinator knows what a replacement is started with.
 constexpr uint32_t kSetup = kJobs | kRoles;
-constexpr uint32_t kTools = kJobs | kInspect | kPack | kSynth | kTokenize | kStatus | kClean;
+constexpr uint32_t kTools = kJobs | kInspect | kPack | kSynth | kTokenize | kStatus | kClean |
+                            kBench | kTrace;
 
 constexpr CommandInfo kCommands[] = {
     {Command::kRun, "run", "generate text: starts a job on this host, and ends it",
@@ -57,6 +59,16 @@ constexpr CommandInfo kCommands[] = {
      "a running job: processes, caches, requested and effective options", ""},
     {Command::kTrace, "trace", "look at the traces that run --trace recorded",
      "Without --perfetto: how often each kind of span occurs and how long it takes."},
+    {Command::kBench, "bench", "measure this machine: a table, beside the machine's own limits",
+     "NAME is one of\n"
+     "  decode    batch 1 in place, against the read bandwidth of the same memory\n"
+     "  prefill   a prompt of 512 tokens\n"
+     "  copies    expert copies against memcpy, and over an emulated link\n"
+     "  cache     share of resident experts x prefetch, over an emulated link\n"
+     "  overhead  a decode step in a whole job against an engine alone\n"
+     "  memory    what store and workers take, and whether it grows\n"
+     "  start     from the start of run to its first text\n"
+     "  idle      CPU time of a job that has nothing to do"},
     {Command::kClean, "clean", "remove what killed jobs left in /dev/shm and in job folders", ""},
     {Command::kCoordinator, "coordinator", "role: requests and decisions (one per job)",
      "Started by mpirun (see launch/mpmd), or alone with --join-listen."},
@@ -72,7 +84,7 @@ constexpr OptionSpec kOptions[] = {
     // --- what to work on
     {"model",
      Type::kText,
-     kSetup | kTokenize,
+     kSetup | kTokenize | kBench,
      "DIR",
      "",
      "model folder (Hugging Face layout, or made by pack)",
@@ -98,6 +110,27 @@ constexpr OptionSpec kOptions[] = {
      "",
      "config.json that gives the shapes",
      {.positional = true, .required = true, .command_line_only = true}},
+    {"benchmark",
+     Type::kChoice,
+     kBench,
+     "decode|prefill|copies|cache|overhead|memory|start|idle",
+     "",
+     "what to measure",
+     {.positional = true, .required = true, .command_line_only = true}},
+    {"repetitions",
+     Type::kInteger,
+     kBench,
+     "N",
+     "0",
+     "samples of each arm",
+     {.min = 0, .max = 10000, .default_note = "0: as many as fit into a few minutes"}},
+    {"work-folder",
+     Type::kText,
+     kBench,
+     "DIR",
+     "/tmp",
+     "where temporary models are written (decode and prefill: 11 GB)",
+     {}},
     {"timeline",
      Type::kTextList,
      kTrace,
@@ -250,14 +283,14 @@ constexpr OptionSpec kOptions[] = {
     {"device", Type::kChoice, kSetup, "cpu", "cpu", "device of a worker", {}},
     {"kernels",
      Type::kChoice,
-     kSetup,
+     kSetup | kBench,
      "auto|scalar|avx2|avx512",
      "auto",
      "instruction set of the CPU device",
      {}},
     {"threads",
      Type::kInteger,
-     kSetup,
+     kSetup | kBench,
      "N",
      "0",
      "compute threads of a worker",

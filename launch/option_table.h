@@ -26,6 +26,7 @@ enum class Command : uint32_t {
   kStore = 1U << 9,
   kWorker = 1U << 10,
   kTrace = 1U << 11,
+  kBench = 1U << 12,
 };
 
 struct CommandInfo {

@@ -13,7 +13,10 @@ namespace {
 // no marks, its \h means blanks and its \v any vertical space.
 constexpr std::string_view kSpaceSet = R"(\t-\r\x{85}\p{Z})";
 constexpr std::string_view kNotSpaceSet = R"(\S\x{180E})";
-constexpr std::string_view kWordSet = R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc})";
+// Oniguruma's \w and \b count all numbers as word characters (a half, a superscript two), but in a
+// class only the decimal ones.
+constexpr std::string_view kWordSet = R"(\p{Alphabetic}\p{M}\p{N}\p{Pc})";
+constexpr std::string_view kWordSetInClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHexDigitSet = "0-9A-Fa-f";
 
 // PCRE2 takes \p{Han} for the script extensions; the files mean the script itself.
@@ -130,7 +133,7 @@ class Translator {
     const char escaped = pattern_[position_ + 1];
     switch (escaped) {
       case 's': return ReplaceBySet(kSpaceSet);
-      case 'w': return ReplaceBySet(kWordSet);
+      case 'w': return ReplaceBySet(in_class_ ? kWordSetInClass : kWordSet);
       case 'h': return ReplaceBySet(kHexDigitSet);
       case 'S':
         if (!in_class_) return ReplaceByComplement(kSpaceSet);

@@ -112,6 +112,11 @@ bool IsWordCharacter(char32_t code_point) {
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_PC: return true;
+    case UTF8PROC_CATEGORY_SO:  // circled and squared letters are alphabetic
+      return (code_point >= 0x24B6 && code_point <= 0x24E9) ||
+             (code_point >= 0x1F130 && code_point <= 0x1F149) ||
+             (code_point >= 0x1F150 && code_point <= 0x1F169) ||
+             (code_point >= 0x1F170 && code_point <= 0x1F189);
     default: return false;
   }
 }

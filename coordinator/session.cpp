@@ -20,11 +20,20 @@ StopFilter::StopFilter(std::vector<std::string> stop) : stop_(std::move(stop)) {
 std::string StopFilter::Push(std::string_view text) {
   if (stopped_) return "";
   held_ += text;
+  // The one that is complete first, wherever the text was cut; the longest of those.
+  size_t begin = std::string::npos;
   size_t end = std::string::npos;
-  for (const std::string& stop : stop_) end = std::min(end, held_.find(stop));
-  if (end != std::string::npos) {
+  for (const std::string& stop : stop_) {
+    const size_t at = held_.find(stop);
+    if (at == std::string::npos) continue;
+    if (std::pair(at + stop.size(), at) < std::pair(end, begin)) {
+      begin = at;
+      end = at + stop.size();
+    }
+  }
+  if (begin != std::string::npos) {
     stopped_ = true;
-    std::string shown = held_.substr(0, end);
+    std::string shown = held_.substr(0, begin);
     held_.clear();
     return shown;
   }

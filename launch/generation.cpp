@@ -105,7 +105,9 @@ double Generation::tokens_per_second() const {
 Status Generation::FirstFailure() const {
   for (size_t i = 0; i < requests.size(); ++i) {
     const RequestDone& done = requests[i].done;
-    if (!requests[i].finished || done.finish != FinishReason::kError) continue;
+    // A request that we cancelled has no code; one that the job gave up tells why.
+    const bool given_up = done.finish == FinishReason::kCancelled && done.code != 0;
+    if (!requests[i].finished || (done.finish != FinishReason::kError && !given_up)) continue;
     const StatusCode code =
         done.code > 0 && done.code <= static_cast<uint8_t>(StatusCode::kInternal)
             ? static_cast<StatusCode>(done.code)

@@ -38,8 +38,8 @@ constexpr uint32_t kRoles = kCoordinator | kStore | kWorker;
 // The roles take each other's options, so that one list may be given to all, and so that the
 // coordinator knows what a replacement is started with.
 constexpr uint32_t kSetup = kJobs | kRoles;
-constexpr uint32_t kTools = kJobs | kInspect | kPack | kSynth | kTokenize | kStatus | kClean |
-                            kBench | kTrace;
+constexpr uint32_t kTools =
+    kJobs | kInspect | kPack | kSynth | kTokenize | kStatus | kClean | kBench | kTrace;
 
 constexpr CommandInfo kCommands[] = {
     {Command::kRun, "run", "generate text: starts a job on this host, and ends it",

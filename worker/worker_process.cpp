@@ -148,8 +148,7 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   RETURN_IF_ERROR(store_->Matches(architecture_->weights()));
   RETURN_IF_ERROR(OpenDevice());
   if (!options_.trace_file.empty()) {
-    ASSIGN_OR_RETURN(
-        timeline_, TimelineRecorder::Create(fmt::format("{}.{}", options_.trace_file, ::getpid())));
+    ASSIGN_OR_RETURN(timeline_, TimelineRecorder::Create(options_.trace_file));
   }
   EngineOptions engine_options;
   ASSIGN_OR_RETURN(engine_options.plan, MakeMemoryPlan(*architecture_, PlanInput()));

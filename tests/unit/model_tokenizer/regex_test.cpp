@@ -46,7 +46,8 @@ TEST(RegexTest, WhiteSpaceIsTheUnicodeProperty) {
 }
 
 TEST(RegexTest, WordsDigitsAndProperties) {
-  EXPECT_THAT(Matches(R"(\w+)", "e\u0301_1 \u00bd"), ElementsAre("e\u0301_1"));
+  EXPECT_THAT(Matches(R"(\w+)", "e\u0301_1 \u00bd"), ElementsAre("e\u0301_1", "\u00bd"));
+  EXPECT_THAT(Matches(R"([\w]+)", "e\u0301_1 \u00bd"), ElementsAre("e\u0301_1"));
   EXPECT_THAT(Matches(R"(\bé\b)", "é éa é"), ElementsAre("é", "é"));
   EXPECT_THAT(Matches(R"(\d)", "1\u0661\u00bd"), ElementsAre("1", "\u0661"));
   EXPECT_THAT(Matches(R"(\h+)", "xbeefy "), ElementsAre("beef"));

@@ -55,7 +55,7 @@ void Coordinator::ToClient(ClientId client, const Message& message) {
 
 void Coordinator::Submit(ClientId client, const SubmitRequest& submit, int64_t now_ns) {
   if (result_) {
-    Refuse(client, submit.request, Unavailable("the job ends"));
+    Refuse(client, submit.request, failure_.ok() ? Unavailable("the job ends") : failure_);
     return;
   }
   const bool known = std::any_of(requests_.begin(), requests_.end(), [&](const auto& entry) {

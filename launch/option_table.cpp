@@ -88,7 +88,7 @@ constexpr OptionSpec kOptions[] = {
      "DIR",
      "",
      "model folder (Hugging Face layout, or made by pack)",
-     {.default_note = "none"}},
+     {}},
     {"path",
      Type::kText,
      kInspect,

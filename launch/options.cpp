@@ -56,6 +56,7 @@ Options::Options(Command command) : command_(command) {
     if (!spec.For(command)) continue;
     Value value;
     if (!spec.default_text.empty()) value.texts.emplace_back(spec.default_text);
+    if (spec.type == OptionType::kFlag) value.texts.emplace_back("false");
     value.origin = fmt::format("--{}", spec.name);
     values_.emplace(spec.name, std::move(value));
   }

@@ -74,6 +74,7 @@ TEST(OptionsTest, ProvenanceIsShownForEveryOption) {
   EXPECT_EQ(json["prefetch"]["value"], "off");
   EXPECT_EQ(json["prefetch"]["source"], "environment");
   EXPECT_EQ(json["kernels"]["source"], "default");
+  EXPECT_EQ(json["report"]["value"], "false");
   EXPECT_EQ(json["stop"]["value"], nlohmann::json({"a", "b"}));
   EXPECT_TRUE(json["link"]["value"].is_null());
 }

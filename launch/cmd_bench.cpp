@@ -1,13 +1,23 @@
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
+#include <utility>
 
 #include "common/process.h"
+#include "common/unique_fd.h"
+#include "launch/bench/bench_model.h"
 #include "launch/bench/bench_setup.h"
 #include "launch/bench/job_benches.h"
 #include "launch/commands.h"
@@ -43,12 +53,60 @@ std::string BundledModel(const fs::path& program) {
   return model.string();
 }
 
-BenchSetup SetupFrom(const Options& options) {
+// Ends the program on SIGINT or SIGTERM, and removes the folder with the temporary models first. A
+// job that runs ends by itself when this process does.
+class CleanEnd {
+ public:
+  static Result<std::unique_ptr<CleanEnd>> Create(std::string folder) {
+    ASSIGN_OR_RETURN(SignalWatcher signals, SignalWatcher::Create());
+    UniqueFd stop(::eventfd(0, EFD_CLOEXEC));
+    if (!stop.valid()) return FromErrno(errno, "eventfd");
+    return std::unique_ptr<CleanEnd>(
+        new CleanEnd(std::move(signals), std::move(stop), std::move(folder)));
+  }
+  ~CleanEnd() {
+    const uint64_t one = 1;
+    if (::write(stop_.get(), &one, sizeof(one)) == sizeof(one)) watcher_.join();
+  }
+
+ private:
+  CleanEnd(SignalWatcher signals, UniqueFd stop, std::string folder)
+      : signals_(std::move(signals)),
+        stop_(std::move(stop)),
+        folder_(std::move(folder)),
+        watcher_([this] { Watch(); }) {}
+
+  void Watch() {
+    while (true) {
+      std::array<pollfd, 2> waiting = {{{signals_.fd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}}};
+      if (::poll(waiting.data(), waiting.size(), -1) < 0) continue;
+      if (const std::optional<int> signal = signals_.Take()) End(*signal);
+      if (waiting[1].revents != 0) return;
+    }
+  }
+  // The benchmark may still be writing: a file that appears in a folder being removed keeps it.
+  [[noreturn]] void End(int signal) const {
+    constexpr int kAttempts = 20;
+    std::error_code error;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      fs::remove_all(folder_, error);
+      if (!fs::exists(folder_, error)) break;
+    }
+    ::_exit(kExitSignal + signal);
+  }
+
+  SignalWatcher signals_;
+  UniqueFd stop_;
+  const std::string folder_;
+  std::thread watcher_;
+};
+
+BenchSetup SetupFrom(const Options& options, const std::string& work_folder) {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   BenchSetup setup;
   setup.model = options.Text("model");
-  setup.work_folder = options.Text("work-folder");
+  setup.work_folder = work_folder;
   setup.bundled_model = BundledModel(program);
   setup.kernels = options.Text("kernels");
   setup.threads = static_cast<int32_t>(options.Integer("threads"));
@@ -67,7 +125,11 @@ int BenchCommand(const Options& options) {
   if (bench == kBenches.end()) {
     return Fail(options, InvalidArgument(fmt::format("unknown benchmark {}", name)));
   }
-  const Result<BenchReport> report = bench->run(SetupFrom(options));
+  const Result<TemporaryFolder> folder = TemporaryFolder::Create(options.Text("work-folder"));
+  if (!folder.ok()) return Fail(options, folder.status());
+  const Result<std::unique_ptr<CleanEnd>> clean_end = CleanEnd::Create(folder->path());
+  if (!clean_end.ok()) return Fail(options, clean_end.status());
+  const Result<BenchReport> report = bench->run(SetupFrom(options, folder->path()));
   if (!report.ok()) return Fail(options, report.status());
   fmt::print("{}", report->ToText());
   if (const Status json = WriteJsonOption(options, report->ToJson()); !json.ok()) {

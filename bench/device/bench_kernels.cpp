@@ -1,6 +1,8 @@
 // CPU kernels and copies beside what the machine and the usual libraries can do, in one run:
 //   read          plain reading of memory, the limit of a GEMV that streams its weights
-//   gemv, gemm    Linear with bf16 weights; sgemm and onednn are the same product with f32 weights
+//   ours_bf16     Linear with bf16 weights; openblas and onednn are the same product with f32
+//                 weights
+//   prefill_layer all products of one layer at 512 tokens
 //   copy, memcpy  17 MB blocks over the transfer stream, and by memcpy
 // Every arm uses kThreads threads (copies: one). Weights rotate through kWeightBytes of memory, so
 // that no arm finds them in a cache. The CPU column is the time of all threads together: on a busy
@@ -18,6 +20,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
@@ -33,8 +36,8 @@ constexpr size_t kBlockBytes = 17'301'504;  // one bf16 expert of 3 * 2048 * 140
 struct Shape {
   int32_t cols, rows;
 };
-constexpr Shape kShapes[] = {{2048, 1408}, {1408, 2048}, {2048, 5632}, {2048, 2048}};
-constexpr int32_t kBatches[] = {1, 16, 64, 512};
+constexpr Shape kShapes[] = {{2048, 1408}, {1408, 2048}, {2048, 5632}, {5632, 2048}, {2048, 2048}};
+constexpr int32_t kBatches[] = {1, 16, 34, 64, 512};
 
 Device& TestDevice() {
   static const std::unique_ptr<Device> device = [] {
@@ -101,6 +104,10 @@ class Rotation {
   size_t next_ = 0;
 };
 
+size_t Elements(int32_t rows, int32_t cols) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(cols);
+}
+
 void CountProduct(benchmark::State& state, const Shape& shape, int32_t m, size_t weight_bytes) {
   const double weights = double{1} * shape.cols * shape.rows;
   const auto total = [&](double each) {
@@ -110,62 +117,128 @@ void CountProduct(benchmark::State& state, const Shape& shape, int32_t m, size_t
   state.counters["weight_bytes/s"] = total(weights * static_cast<double>(weight_bytes));
 }
 
-void Ours(benchmark::State& state, Shape shape, int32_t m) {
-  const auto cols = static_cast<size_t>(shape.cols), rows = static_cast<size_t>(shape.rows);
-  const std::vector<float> x(static_cast<size_t>(m) * cols, 0.5f);
-  std::vector<float> out(static_cast<size_t>(m) * rows);
-  Rotation weights(cols * rows * 2);
-  for (auto _ : state) {
+// A product of one shape, by each library: Run() multiplies with the next weights.
+class OurProduct {
+ public:
+  static constexpr size_t kElementBytes = 2;
+  OurProduct(Shape shape, int32_t m)
+      : shape_(shape),
+        m_(m),
+        x_(Elements(m, shape.cols), 0.5f),
+        out_(Elements(m, shape.rows)),
+        weights_(Elements(shape.rows, shape.cols) * kElementBytes) {}
+  void Run() {
     LinearJob job;
-    job.weight = {weights.Next(), DType::kBF16, shape.rows, shape.cols};
-    job.x = x.data();
-    job.out = out.data();
-    TestDevice().ops().Linear({&job, 1}, m);
+    job.weight = {weights_.Next(), DType::kBF16, shape_.rows, shape_.cols};
+    job.x = x_.data();
+    job.out = out_.data();
+    TestDevice().ops().Linear({&job, 1}, m_);
   }
-  CountProduct(state, shape, m, 2);
-}
 
-void OpenBlas(benchmark::State& state, Shape shape, int32_t m) {
-  const auto cols = static_cast<size_t>(shape.cols), rows = static_cast<size_t>(shape.rows);
-  const std::vector<float> x(static_cast<size_t>(m) * cols, 0.5f);
-  std::vector<float> out(static_cast<size_t>(m) * rows);
-  Rotation weights(cols * rows * 4);
-  for (auto _ : state) {
-    const auto* w = reinterpret_cast<const float*>(weights.Next());
-    if (m == 1) {
-      cblas_sgemv(CblasRowMajor, CblasNoTrans, shape.rows, shape.cols, 1, w, shape.cols, x.data(),
-                  1, 0, out.data(), 1);
+ private:
+  Shape shape_;
+  int32_t m_;
+  std::vector<float> x_;
+  std::vector<float> out_;
+  Rotation weights_;
+};
+
+class OpenBlasProduct {
+ public:
+  static constexpr size_t kElementBytes = 4;
+  OpenBlasProduct(Shape shape, int32_t m)
+      : shape_(shape),
+        m_(m),
+        x_(Elements(m, shape.cols), 0.5f),
+        out_(Elements(m, shape.rows)),
+        weights_(Elements(shape.rows, shape.cols) * kElementBytes) {}
+  void Run() {
+    const auto* w = reinterpret_cast<const float*>(weights_.Next());
+    if (m_ == 1) {
+      cblas_sgemv(CblasRowMajor, CblasNoTrans, shape_.rows, shape_.cols, 1, w, shape_.cols,
+                  x_.data(), 1, 0, out_.data(), 1);
     } else {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, shape.rows, shape.cols, 1, x.data(),
-                  shape.cols, w, shape.cols, 0, out.data(), shape.rows);
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m_, shape_.rows, shape_.cols, 1,
+                  x_.data(), shape_.cols, w, shape_.cols, 0, out_.data(), shape_.rows);
     }
   }
-  CountProduct(state, shape, m, 4);
+
+ private:
+  Shape shape_;
+  int32_t m_;
+  std::vector<float> x_;
+  std::vector<float> out_;
+  Rotation weights_;
+};
+
+class OneDnnProduct {
+ public:
+  static constexpr size_t kElementBytes = 4;
+  OneDnnProduct(Shape shape, int32_t m)
+      : engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        x_(Elements(m, shape.cols), 0.5f),
+        out_(Elements(m, shape.rows)),
+        weights_(Elements(shape.rows, shape.cols) * kElementBytes),
+        x_desc_({m, shape.cols}, kF32, dnnl::memory::format_tag::ab),
+        w_desc_({shape.cols, shape.rows}, kF32, dnnl::memory::format_tag::ba),
+        out_desc_({m, shape.rows}, kF32, dnnl::memory::format_tag::ab),
+        product_(dnnl::matmul::primitive_desc(dnnl::matmul::desc(x_desc_, w_desc_, out_desc_),
+                                              engine_)) {}
+  void Run() {
+    dnnl::memory x(x_desc_, engine_, x_.data());
+    dnnl::memory w(w_desc_, engine_, weights_.Next());
+    dnnl::memory out(out_desc_, engine_, out_.data());
+    product_.execute(stream_, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, out}});
+    stream_.wait();
+  }
+
+ private:
+  static constexpr auto kF32 = dnnl::memory::data_type::f32;
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  std::vector<float> x_;
+  std::vector<float> out_;
+  Rotation weights_;
+  dnnl::memory::desc x_desc_, w_desc_, out_desc_;
+  dnnl::matmul product_;
+};
+
+template <typename Product>
+void OneProduct(benchmark::State& state, Shape shape, int32_t m) {
+  Product product(shape, m);
+  for (auto _ : state) product.Run();
+  CountProduct(state, shape, m, Product::kElementBytes);
 }
 
-void OneDnn(benchmark::State& state, Shape shape, int32_t m) {
-  using dnnl::memory;
-  const auto cols = static_cast<size_t>(shape.cols), rows = static_cast<size_t>(shape.rows);
-  std::vector<float> x(static_cast<size_t>(m) * cols, 0.5f);
-  std::vector<float> out(static_cast<size_t>(m) * rows);
-  Rotation weights(cols * rows * 4);
-  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  dnnl::stream stream(engine);
-  const auto f32 = memory::data_type::f32;
-  const memory::desc x_desc({m, shape.cols}, f32, memory::format_tag::ab);
-  const memory::desc w_desc({shape.cols, shape.rows}, f32, memory::format_tag::ba);
-  const memory::desc out_desc({m, shape.rows}, f32, memory::format_tag::ab);
-  const dnnl::matmul product(
-      dnnl::matmul::primitive_desc(dnnl::matmul::desc(x_desc, w_desc, out_desc), engine));
-  memory x_memory(x_desc, engine, x.data()), out_memory(out_desc, engine, out.data());
-  for (auto _ : state) {
-    memory w_memory(w_desc, engine, weights.Next());
-    product.execute(
-        stream,
-        {{DNNL_ARG_SRC, x_memory}, {DNNL_ARG_WEIGHTS, w_memory}, {DNNL_ARG_DST, out_memory}});
-    stream.wait();
+// All matrix products of one layer of Qwen1.5-MoE-A2.7B for a prompt of 512 tokens, its 4 * 512
+// expert rows spread evenly over 60 experts.
+struct LayerProduct {
+  Shape shape;
+  int32_t m;
+  int32_t count;
+};
+constexpr LayerProduct kPrefillLayer[] = {{{2048, 2048}, 512, 4},
+                                          {{2048, 5632}, 512, 2},
+                                          {{5632, 2048}, 512, 1},
+                                          {{2048, 1408}, 34, 120},
+                                          {{1408, 2048}, 34, 60}};
+
+template <typename Product>
+void PrefillLayer(benchmark::State& state) {
+  std::vector<Product> products;
+  double flop = 0;
+  for (const LayerProduct& each : kPrefillLayer) {
+    products.emplace_back(each.shape, each.m);
+    flop += 2.0 * each.count * each.m * each.shape.cols * each.shape.rows;
   }
-  CountProduct(state, shape, m, 4);
+  for (auto _ : state) {
+    for (size_t i = 0; i < products.size(); ++i) {
+      for (int32_t n = 0; n < kPrefillLayer[i].count; ++n) products[i].Run();
+    }
+  }
+  state.counters["FLOP/s"] =
+      benchmark::Counter(flop, benchmark::Counter::kIsIterationInvariantRate);
 }
 
 void CopyBlocks(benchmark::State& state, bool by_device) {
@@ -214,16 +287,24 @@ void Register() {
   for (const Shape& shape : kShapes) {
     for (int32_t m : kBatches) {
       const std::string name = fmt::format("/{}->{}/m:{}", shape.cols, shape.rows, m);
-      benchmark::RegisterBenchmark(("ours_bf16" + name).c_str(), Ours, shape, m)
+      benchmark::RegisterBenchmark(("ours_bf16" + name).c_str(), OneProduct<OurProduct>, shape, m)
           ->MeasureProcessCPUTime()
           ->UseRealTime();
-      benchmark::RegisterBenchmark(("openblas_f32" + name).c_str(), OpenBlas, shape, m)
+      benchmark::RegisterBenchmark(("openblas_f32" + name).c_str(), OneProduct<OpenBlasProduct>,
+                                   shape, m)
           ->MeasureProcessCPUTime()
           ->UseRealTime();
-      benchmark::RegisterBenchmark(("onednn_f32" + name).c_str(), OneDnn, shape, m)
+      benchmark::RegisterBenchmark(("onednn_f32" + name).c_str(), OneProduct<OneDnnProduct>, shape,
+                                   m)
           ->MeasureProcessCPUTime()
           ->UseRealTime();
     }
+  }
+  for (const auto& [name, run] :
+       {std::pair("prefill_layer/ours_bf16", &PrefillLayer<OurProduct>),
+        std::pair("prefill_layer/openblas_f32", &PrefillLayer<OpenBlasProduct>),
+        std::pair("prefill_layer/onednn_f32", &PrefillLayer<OneDnnProduct>)}) {
+    benchmark::RegisterBenchmark(name, run)->MeasureProcessCPUTime()->UseRealTime();
   }
   benchmark::RegisterBenchmark("copy_17MB/device", CopyBlocks, true)
       ->MeasureProcessCPUTime()

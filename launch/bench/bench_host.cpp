@@ -4,10 +4,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <fstream>
-#include <sstream>
 #include <thread>
 
 #include "common/clock.h"
@@ -56,18 +55,25 @@ double OwnSeconds() {
   return seconds;
 }
 
-// Eight independent sums keep enough loads in flight; the result only keeps the loads alive.
-uint64_t Sum(std::span<const uint8_t> memory) {
-  constexpr size_t kLanes = 16;
-  uint64_t sums[kLanes] = {};
-  const uint8_t* data = memory.data();
-  for (size_t i = 0; i + sizeof(sums) <= memory.size(); i += sizeof(sums)) {
-    uint64_t words[kLanes];
-    std::memcpy(words, data + i, sizeof(words));
-    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += words[lane];
+constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kLineBytes = 64;
+// One stream of loads does not saturate memory: each keeps the hardware's prefetchers busy for
+// itself only.
+constexpr size_t kStreams = 4;
+
+// Loads all of `piece` in kStreams parts at once; the sum only keeps the loads alive.
+uint64_t Sum(const uint8_t* piece, size_t bytes) {
+  using Words = uint64_t __attribute__((vector_size(16), may_alias, aligned(1)));
+  const size_t part = bytes / kStreams / kLineBytes * kLineBytes;
+  Words sums[kStreams] = {};
+  for (size_t i = 0; i < part; i += kLineBytes) {
+    for (size_t stream = 0; stream < kStreams; ++stream) {
+      const auto* line = reinterpret_cast<const Words*>(piece + stream * part + i);
+      sums[stream] += (line[0] + line[1]) + (line[2] + line[3]);
+    }
   }
   uint64_t total = 0;
-  for (const uint64_t sum : sums) total += sum;
+  for (const Words& sum : sums) total += sum[0] + sum[1];
   return total;
 }
 
@@ -88,15 +94,22 @@ std::vector<std::pair<std::string, std::string>> HostWatch::Describe() const {
 }
 
 int64_t TimeRead(std::span<const uint8_t> memory, int32_t threads) {
-  const size_t share = memory.size() / static_cast<size_t>(threads);
+  std::atomic<size_t> next{0};
   std::atomic<uint64_t> sum{0};
-  const auto read = [&](int32_t thread) {
-    sum += Sum(memory.subspan(static_cast<size_t>(thread) * share, share));
+  // Pieces are handed out: a thread that the system interrupts does not hold up the others.
+  const auto read = [&] {
+    while (true) {
+      const size_t begin = kPieceBytes * next.fetch_add(1, std::memory_order_relaxed);
+      if (begin >= memory.size()) return;
+      const std::span<const uint8_t> piece =
+          memory.subspan(begin, std::min(kPieceBytes, memory.size() - begin));
+      sum.fetch_add(Sum(piece.data(), piece.size()), std::memory_order_relaxed);
+    }
   };
   const int64_t begin_ns = NowNs();
   std::vector<std::thread> others;
-  for (int32_t thread = 1; thread < threads; ++thread) others.emplace_back(read, thread);
-  read(0);
+  for (int32_t thread = 1; thread < threads; ++thread) others.emplace_back(read);
+  read();
   for (std::thread& other : others) other.join();
   return NowNs() - begin_ns;
 }

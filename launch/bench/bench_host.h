@@ -25,7 +25,7 @@ class HostWatch {
   double begin_own_s_ = 0;
 };
 
-// Reads all of `memory` once, divided evenly between `threads`. Returns the nanoseconds.
+// Reads all of `memory` once with `threads`, as fast as plain loads can. Returns the nanoseconds.
 int64_t TimeRead(std::span<const uint8_t> memory, int32_t threads);
 
 }  // namespace expertflow

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -22,9 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "expertflow-";
+constexpr const char* kFormat = "expertflow-job";
 constexpr size_t kOwnerBytesMax = 4096;
-// A folder without a note may belong to a job that is just being started.
-constexpr int64_t kGraceNs = 60'000'000'000;
 // The socket's whole path must fit into sockaddr_un.
 constexpr size_t kBasePathMax = 70;
 
@@ -45,9 +43,9 @@ std::vector<std::string> BaseFolders() {
 
 Status WriteOwner(const std::string& folder, const std::string& job) {
   ASSIGN_OR_RETURN(const int64_t ticks, ProcessStartTicks(::getpid()));
-  const nlohmann::json owner = {
-      {"format", "expertflow-job"}, {"version", 1},         {"job", job},
-      {"pid", ::getpid()},          {"start_ticks", ticks}, {"boot_id", ReadBootId()}};
+  const nlohmann::json owner = {{"format", kFormat},    {"version", 1},
+                                {"job", job},           {"pid", ::getpid()},
+                                {"start_ticks", ticks}, {"boot_id", ReadBootId()}};
   return WriteFileAtomically(OwnerPath(folder), owner.dump() + "\n");
 }
 
@@ -56,7 +54,8 @@ bool ReadOwner(JobFolder* folder) {
   const Result<std::string> text = ReadFileToString(OwnerPath(folder->path), kOwnerBytesMax);
   if (!text.ok()) return false;
   const nlohmann::json owner = nlohmann::json::parse(*text, nullptr, false);
-  if (!owner.is_object() || !owner.contains("pid") || !owner["pid"].is_number_integer() ||
+  if (!owner.is_object() || owner.value("format", nlohmann::json()) != kFormat ||
+      !owner.contains("pid") || !owner["pid"].is_number_integer() ||
       !owner.contains("start_ticks") || !owner["start_ticks"].is_number_integer() ||
       !owner.contains("boot_id") || !owner["boot_id"].is_string() || !owner.contains("job") ||
       !owner["job"].is_string()) {
@@ -67,12 +66,6 @@ bool ReadOwner(JobFolder* folder) {
   folder->owner_alive = owner["boot_id"].get<std::string>() == ReadBootId() &&
                         ProcessAlive(folder->owner_pid, owner["start_ticks"].get<int64_t>());
   return true;
-}
-
-int64_t WallClockNs() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
 }  // namespace
@@ -108,7 +101,14 @@ Status ClaimJobFolder(const std::string& path, const std::string& job, bool* own
     return FailedPrecondition(fmt::format("job folder {} is not a folder of this user", path));
   }
   JobFolder existing{.path = path};
-  if (ReadOwner(&existing) && existing.owner_alive) return OkStatus();
+  const bool is_job_folder = ReadOwner(&existing);
+  if (is_job_folder && existing.owner_alive) return OkStatus();
+  // A job's folder is removed with all it holds, so it may hold nothing of anybody else's.
+  std::error_code error;
+  if (!is_job_folder && (!fs::is_empty(path, error) || error)) {
+    return FailedPrecondition(fmt::format(
+        "job folder {} holds files that are not a job's; name an empty or a new folder", path));
+  }
   RETURN_IF_ERROR(WriteOwner(path, job));
   *owned = true;
   return OkStatus();
@@ -133,7 +133,8 @@ std::vector<JobFolder> ListJobFolders() {
       }
       JobFolder folder{.job = name, .path = entry->path().string()};
       folder.modified_ns = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
-      ReadOwner(&folder);
+      // Without our note a folder is somebody's, whatever its name.
+      if (!ReadOwner(&folder)) continue;
       folders.push_back(std::move(folder));
     }
   }
@@ -147,7 +148,6 @@ std::vector<JobFolder> SweepJobFolders(bool dry_run) {
   std::vector<JobFolder> stale;
   for (JobFolder& folder : ListJobFolders()) {
     if (folder.owner_alive) continue;
-    if (folder.owner_pid == 0 && WallClockNs() - folder.modified_ns < kGraceNs) continue;
     if (!dry_run) RemoveJobFolder(folder.path);
     stale.push_back(std::move(folder));
   }

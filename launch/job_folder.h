@@ -16,7 +16,7 @@ namespace expertflow {
 struct JobFolder {
   std::string job;
   std::string path;
-  pid_t owner_pid = 0;  // 0: not known
+  pid_t owner_pid = 0;
   bool owner_alive = false;
   int64_t modified_ns = 0;  // wall clock
 };
@@ -26,11 +26,12 @@ std::string ControlSocketPath(const std::string& folder);
 // A new folder with a new job name, owned by this process.
 Result<JobFolder> CreateJobFolder();
 // Creates the folder unless it exists, and notes this process as owner unless another one that is
-// alive is noted. True in `owned` when the folder is ours to remove.
+// alive is noted. True in `owned` when the folder is ours to remove. An existing folder that holds
+// anything but a job is refused.
 Status ClaimJobFolder(const std::string& path, const std::string& job, bool* owned);
 void RemoveJobFolder(const std::string& path);
 
-// Of this user, the newest first.
+// Of this user, the newest first. Only folders with an owner's note are jobs'.
 std::vector<JobFolder> ListJobFolders();
 // Those whose owner is dead; removes them unless `dry_run`.
 std::vector<JobFolder> SweepJobFolders(bool dry_run);

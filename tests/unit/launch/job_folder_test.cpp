@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 
 #include "common/mapped_file.h"
@@ -30,7 +31,8 @@ class JobFolderTest : public testing::Test {
 // The note of a process that has ended: no pid has started so early.
 void MakeOwnerDead(const std::string& folder) {
   ASSERT_TRUE(WriteFileAtomically(folder + "/job.json",
-                                  R"({"job": "dead", "pid": 1, "start_ticks": -5, "boot_id": "x"})")
+                                  R"({"format": "expertflow-job", "job": "dead", "pid": 1,)"
+                                  R"( "start_ticks": -5, "boot_id": "x"})")
                   .ok());
 }
 
@@ -61,10 +63,39 @@ TEST_F(JobFolderTest, SweepRemovesTheFolderOfADeadOwner) {
   EXPECT_FALSE(std::filesystem::exists(folder->path));
 }
 
-TEST_F(JobFolderTest, SweepSparesAFolderThatIsJustBeingMade) {
-  const std::string path = base_.path() + "/expertflow-abcdef";
+// However old it is, and whatever it is called: a source tree, say.
+TEST_F(JobFolderTest, SweepSparesAFolderWithoutOurNote) {
+  const std::string path = base_.path() + "/expertflow-src";
   ASSERT_TRUE(std::filesystem::create_directory(path));
-  EXPECT_FALSE(Lists(SweepJobFolders(false), path));
+  const auto expect_spared = [&path] {
+    std::filesystem::last_write_time(
+        path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(48));
+    EXPECT_FALSE(Lists(SweepJobFolders(false), path));
+    EXPECT_TRUE(std::filesystem::exists(path));
+  };
+  expect_spared();
+  ASSERT_TRUE(WriteFileAtomically(path + "/main.cpp", "int main() {}").ok());
+  expect_spared();
+  // Somebody else's file of the same name.
+  ASSERT_TRUE(WriteFileAtomically(path + "/job.json",
+                                  R"({"job": "x", "pid": 1, "start_ticks": -5, "boot_id": "x"})")
+                  .ok());
+  expect_spared();
+}
+
+// The coordinator removes its job's folder with all it holds.
+TEST_F(JobFolderTest, ClaimRefusesAFolderThatHoldsSomethingElse) {
+  const std::string path = base_.path() + "/work";
+  ASSERT_TRUE(std::filesystem::create_directory(path));
+  bool owned = false;
+  ASSERT_TRUE(WriteFileAtomically(path + "/thesis.tex", "").ok());
+  const Status status = ClaimJobFolder(path, "x", &owned);
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(owned);
+  EXPECT_NE(status.message().find(path), std::string::npos) << status.message();
+  std::filesystem::remove(path + "/thesis.tex");
+  EXPECT_TRUE(ClaimJobFolder(path, "x", &owned).ok());
+  EXPECT_TRUE(owned);
 }
 
 TEST_F(JobFolderTest, ClaimTakesOverOnlyFromTheDead) {

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <utility>
 
+#include "common/atomic_file.h"
 #include "common/unique_fd.h"
 
 namespace expertflow {
@@ -77,27 +77,21 @@ Result<std::string> ReadFileToString(const std::string& path, size_t max_bytes) 
   return content;
 }
 
-Status WriteFileAtomically(const std::string& path, std::string_view content) {
-  const std::string temporary = fmt::format("{}.tmp.{}", path, ::getpid());
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd.valid()) return FromErrno(errno, "cannot write " + path);
-  size_t done = 0;
-  while (done < content.size()) {
-    const ssize_t n = ::write(fd.get(), content.data() + done, content.size() - done);
+Status WriteAll(int fd, std::span<const uint8_t> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int error = errno;
-      ::unlink(temporary.c_str());
-      return FromErrno(error, "cannot write " + path);
-    }
-    done += static_cast<size_t>(n);
-  }
-  if (::fsync(fd.get()) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    ::unlink(temporary.c_str());
-    return FromErrno(error, "cannot write " + path);
+    if (n < 0) return FromErrno(errno, "cannot write " + path);
+    bytes = bytes.subspan(static_cast<size_t>(n));
   }
   return OkStatus();
+}
+
+Status WriteFileAtomically(const std::string& path, std::string_view content) {
+  ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  const auto* bytes = reinterpret_cast<const uint8_t*>(content.data());
+  RETURN_IF_ERROR(WriteAll(file.fd(), {bytes, content.size()}, path));
+  return file.Commit();
 }
 
 }  // namespace expertflow

@@ -33,6 +33,8 @@ class MappedFile {
 // Whole small file as a string; more than `max_bytes` is an error that names the file and the
 // limit.
 Result<std::string> ReadFileToString(const std::string& path, size_t max_bytes);
+// Writes all of `bytes` where the descriptor stands; errors name `path`.
+Status WriteAll(int fd, std::span<const uint8_t> bytes, const std::string& path);
 // Replaces `path` atomically (temporary file in the same folder, fsync, rename).
 Status WriteFileAtomically(const std::string& path, std::string_view content);
 

@@ -8,13 +8,7 @@
 #include "common/log.h"
 
 namespace expertflow {
-namespace {
-
-bool SameHost(const ProcessInfo& a, const ProcessInfo& b) {
-  return a.host == b.host && a.boot_id == b.boot_id;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options, const ServedModel& model,
                          CoordinatorPort& port, int64_t now_ns)

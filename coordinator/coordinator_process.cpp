@@ -147,7 +147,7 @@ void CoordinatorProcess::AddMember(const Member& member) {
     coordinator_->OnProcessGone(member.id, connected.message(), NowNs());
     return;
   }
-  if (member.info.host != HostName() || member.info.boot_id != ReadBootId()) return;
+  if (!IsOnThisHost(member.info)) return;
   auto death = OpenPidFd(static_cast<pid_t>(member.info.pid), member.info.pid_start_ticks);
   if (death.ok()) {
     deaths_.insert_or_assign(member.id, std::move(death).value());

@@ -11,13 +11,13 @@
 #include "expert_store/segment.h"
 #include "expert_store/store_view.h"
 #include "model/checkpoint/checkpoint.h"
+#include "transport/coordinator_link.h"
 #include "transport/wire.h"
 
 namespace expertflow {
 namespace {
 
 constexpr int64_t kProgressNs = 100'000'000;
-constexpr int64_t kFlushNs = 1'000'000'000;
 
 // Brings the model into memory on a thread of its own, so that signals, deaths and Shutdown are
 // served meanwhile.
@@ -114,55 +114,25 @@ class Loader {
   std::thread thread_;  // last: uses the rest
 };
 
+// Tells the coordinator about the load, beats, and waits for the end.
 class StoreProcess {
  public:
-  StoreProcess(const StoreOptions& options, Transport& transport)
-      : options_(options), transport_(transport) {}
+  StoreProcess(const StoreOptions& options, CoordinatorLink link)
+      : options_(options), link_(std::move(link)) {}
 
-  Status Run(const std::vector<Member>& members, SignalWatcher& signals);
+  Status Run(Transport& transport);
 
  private:
-  Status Connect(const std::vector<Member>& members);
-  // Tells the coordinator what the loader has done since the last call. An error is the load's.
+  // What the loader has done since the last call. An error is the load's.
   Status Report(const Loader& loader);
-  void Send(const Message& message);
-  void Flush();
+  // What a full queue refuses is lost: only a coordinator that has hung for long fills it.
+  void Send(const Message& message) { static_cast<void>(link_.Send(message)); }
 
   const StoreOptions& options_;
-  Transport& transport_;
-  ProcessId coordinator_;
-  UniqueFd coordinator_death_;
+  CoordinatorLink link_;
   uint64_t beats_ = 0;
   bool reported_ = false;
 };
-
-Status StoreProcess::Connect(const std::vector<Member>& members) {
-  for (const Member& member : members) {
-    if (member.info.role != ProcessRole::kCoordinator) continue;
-    coordinator_ = member.id;
-    RETURN_IF_ERROR(transport_.Connect(member.id, member.info.address));
-    if (member.info.host == HostName() && member.info.boot_id == ReadBootId()) {
-      auto death = OpenPidFd(static_cast<pid_t>(member.info.pid), member.info.pid_start_ticks);
-      if (!death.ok()) return Unavailable("the coordinator is gone");
-      coordinator_death_ = std::move(death).value();
-    }
-    return OkStatus();
-  }
-  return FailedPrecondition("the job has no coordinator");
-}
-
-void StoreProcess::Send(const Message& message) {
-  const Status status = transport_.Send(coordinator_, EncodeMessage(message));
-  if (!status.ok()) LogDebug("{}", status.ToString());  // a gone coordinator shows in Poll()
-}
-
-void StoreProcess::Flush() {
-  const Deadline deadline = Deadline::AfterNs(kFlushNs);
-  std::vector<TransportEvent> events;
-  while (!transport_.Flushed() && !deadline.Passed()) {
-    if (!transport_.Poll(Deadline::AfterMs(10), {}, &events).ok()) return;
-  }
-}
 
 Status StoreProcess::Report(const Loader& loader) {
   if (reported_) return OkStatus();
@@ -174,18 +144,17 @@ Status StoreProcess::Report(const Loader& loader) {
   reported_ = true;
   if (!loader.status().ok()) {
     Send(FatalError{static_cast<uint8_t>(loader.status().code()), loader.status().message()});
-    Flush();
+    link_.Flush();
     return loader.status();
   }
   Send(loader.ready());
   return OkStatus();
 }
 
-Status StoreProcess::Run(const std::vector<Member>& members, SignalWatcher& signals) {
-  RETURN_IF_ERROR(Connect(members));
-  Loader loader(options_, transport_);
+Status StoreProcess::Run(Transport& transport) {
+  Loader loader(options_, transport);
   int64_t next_beat_ns = NowNs();
-  std::vector<TransportEvent> events;
+  std::vector<Message> messages;
   for (;;) {
     RETURN_IF_ERROR(Report(loader));
     if (NowNs() >= next_beat_ns) {
@@ -194,19 +163,11 @@ Status StoreProcess::Run(const std::vector<Member>& members, SignalWatcher& sign
     }
     const int64_t wake_ns =
         reported_ ? next_beat_ns : std::min(next_beat_ns, NowNs() + kProgressNs);
-    pollfd others[] = {{signals.fd(), POLLIN, 0}, {coordinator_death_.get(), POLLIN, 0}};
-    events.clear();
-    RETURN_IF_ERROR(transport_.Poll(Deadline::AtNs(wake_ns), others, &events));
-    for (const TransportEvent& event : events) {
-      if (event.kind == TransportEvent::Kind::kPeerDown) {
-        return Unavailable("the coordinator is gone: " + event.reason.message());
-      }
-      ASSIGN_OR_RETURN(const Message message, DecodeMessage(event.message));
+    RETURN_IF_ERROR(link_.Receive(Deadline::AtNs(wake_ns), &messages));
+    for (const Message& message : messages) {
       if (std::holds_alternative<Shutdown>(message)) return OkStatus();
       LogWarning("a store does not expect {}", MessageName(message));
     }
-    if (others[0].revents != 0 && signals.Take()) return Cancelled("ended by a signal");
-    if (others[1].revents != 0) return Unavailable("the coordinator has died");
   }
 }
 
@@ -214,8 +175,9 @@ Status StoreProcess::Run(const std::vector<Member>& members, SignalWatcher& sign
 
 Status RunStore(const StoreOptions& options, Transport& transport,
                 const std::vector<Member>& members, SignalWatcher& signals) {
-  StoreProcess process(options, transport);
-  return process.Run(members, signals);
+  ASSIGN_OR_RETURN(CoordinatorLink link, CoordinatorLink::Connect(transport, signals, members));
+  StoreProcess process(options, std::move(link));
+  return process.Run(transport);
 }
 
 }  // namespace expertflow

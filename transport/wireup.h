@@ -17,6 +17,10 @@ struct Member {
   ProcessInfo info;
 };
 
+// Processes of one host share its memory and see each other's pids.
+bool SameHost(const ProcessInfo& a, const ProcessInfo& b);
+bool IsOnThisHost(const ProcessInfo& info);
+
 class WireUp {
  public:
   virtual ~WireUp() = default;

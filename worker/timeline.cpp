@@ -21,16 +21,6 @@ constexpr uint64_t kMagic = 0x454e494c54465845;  // "EXFTLINE"
 constexpr uint32_t kVersion = 1;
 constexpr size_t kBlockSpans = 4096;
 
-Status WriteAll(int fd, std::span<const uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FromErrno(errno, "cannot write the trace");
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
-  return OkStatus();
-}
-
 template <typename T>
 std::span<const uint8_t> BytesOf(const T* data, size_t count) {
   return {reinterpret_cast<const uint8_t*>(data), count * sizeof(T)};
@@ -57,8 +47,8 @@ Result<std::unique_ptr<TimelineRecorder>> TimelineRecorder::Create(const std::st
   header.pid = ::getpid();
   const std::string host = HostName();
   std::memcpy(header.host, host.data(), std::min(host.size(), sizeof(header.host) - 1));
-  const Status written = WriteAll(fd.get(), BytesOf(&header, 1));
-  if (!written.ok()) return written.WithContext("--trace " + path);
+  const Status written = WriteAll(fd.get(), BytesOf(&header, 1), path);
+  if (!written.ok()) return written.WithContext("--trace");
   return std::unique_ptr<TimelineRecorder>(new TimelineRecorder(std::move(fd), path));
 }
 
@@ -69,10 +59,10 @@ TimelineRecorder::~TimelineRecorder() {
 
 void TimelineRecorder::WriteBlock() {
   if (!failed_) {
-    const Status status = WriteAll(fd_.get(), BytesOf(block_.data(), block_.size()));
+    const Status status = WriteAll(fd_.get(), BytesOf(block_.data(), block_.size()), path_);
     if (!status.ok()) {
       failed_ = true;  // the run goes on; the trace ends here
-      LogError("{}: {}; the trace ends here", path_, status.message());
+      LogError("{}; the trace ends here", status.message());
     }
   }
   block_.clear();

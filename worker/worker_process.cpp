@@ -12,6 +12,7 @@
 #include "device/cpu/cpu_device.h"
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
+#include "transport/coordinator_link.h"
 #include "transport/wire.h"
 #include "worker/engine_thread.h"
 #include "worker/memory_plan.h"
@@ -19,7 +20,6 @@
 namespace expertflow {
 namespace {
 
-constexpr int64_t kFlushNs = 1'000'000'000;
 // Layers of lead of the prefetch until the stride controller decides.
 constexpr int32_t kLookahead = 1;
 
@@ -37,13 +37,12 @@ Result<StoreDescriptor> DescriptorFrom(const StoreReady& ready) {
 class WorkerProcess {
  public:
   WorkerProcess(const WorkerOptions& options, Transport& transport,
-                const std::vector<Member>& members)
-      : options_(options), transport_(transport), members_(members) {}
+                const std::vector<Member>& members, CoordinatorLink link)
+      : options_(options), transport_(transport), members_(members), link_(std::move(link)) {}
 
-  Status Run(SignalWatcher& signals);
+  Status Run();
 
  private:
-  Status ConnectToCoordinator();
   // Returns true when the process should end.
   Result<bool> Handle(const Message& message);
   Status Attach(const StoreReady& store);
@@ -60,8 +59,7 @@ class WorkerProcess {
   const WorkerOptions& options_;
   Transport& transport_;
   const std::vector<Member>& members_;
-  const Member* coordinator_ = nullptr;
-  UniqueFd coordinator_death_;
+  CoordinatorLink link_;
 
   std::unique_ptr<Device> device_;
   std::optional<StoreView> store_;
@@ -71,21 +69,6 @@ class WorkerProcess {
   std::vector<Message> pending_;
   uint64_t beats_ = 0;
 };
-
-Status WorkerProcess::ConnectToCoordinator() {
-  for (const Member& member : members_) {
-    if (member.info.role == ProcessRole::kCoordinator) coordinator_ = &member;
-  }
-  if (coordinator_ == nullptr) return FailedPrecondition("the job has no coordinator");
-  RETURN_IF_ERROR(transport_.Connect(coordinator_->id, coordinator_->info.address));
-  const ProcessInfo& info = coordinator_->info;
-  if (info.host == HostName() && info.boot_id == ReadBootId()) {
-    auto death = OpenPidFd(static_cast<pid_t>(info.pid), info.pid_start_ticks);
-    if (!death.ok()) return Unavailable("the coordinator is gone");
-    coordinator_death_ = std::move(death).value();
-  }
-  return OkStatus();
-}
 
 Status WorkerProcess::OpenDevice() {
   if (options_.device != "cpu") {
@@ -218,9 +201,7 @@ void WorkerProcess::SendPending() {
     }
     size_t sent = 0;
     while (sent < pending_.size()) {
-      const Status status = transport_.Send(coordinator_->id, EncodeMessage(pending_[sent]));
-      if (status.code() == StatusCode::kResourceExhausted) break;  // queue full: later
-      if (!status.ok()) LogDebug("{}", status.ToString());  // a gone coordinator shows in Poll()
+      if (!link_.Send(pending_[sent]).ok()) break;  // queue full: later
       ++sent;
     }
     pending_.erase(pending_.begin(), pending_.begin() + static_cast<int64_t>(sent));
@@ -245,33 +226,24 @@ WorkerStats WorkerProcess::Stats() const {
 
 void WorkerProcess::Flush() {
   SendPending();
-  const Deadline deadline = Deadline::AfterNs(kFlushNs);
-  std::vector<TransportEvent> events;
-  while (!transport_.Flushed() && !deadline.Passed()) {
-    if (!transport_.Poll(Deadline::AfterMs(10), {}, &events).ok()) return;
-  }
+  link_.Flush();
 }
 
-Status WorkerProcess::Run(SignalWatcher& signals) {
-  RETURN_IF_ERROR(ConnectToCoordinator());
+Status WorkerProcess::Run() {
   int64_t next_beat_ns = NowNs();
-  std::vector<TransportEvent> events;
+  std::vector<Message> messages;
   for (;;) {
     if (NowNs() >= next_beat_ns) {
       SendHeartbeat();
       next_beat_ns = NowNs() + options_.heartbeat_ns;
     }
-    pollfd others[] = {{signals.fd(), POLLIN, 0}, {coordinator_death_.get(), POLLIN, 0}};
-    events.clear();
     // A full queue empties without an event for us, so look again soon.
     const int64_t wait_ns = pending_.empty() ? next_beat_ns : NowNs() + 1'000'000;
-    RETURN_IF_ERROR(transport_.Poll(Deadline::AtNs(wait_ns), others, &events));
+    const Status received = link_.Receive(Deadline::AtNs(wait_ns), &messages);
     SendPending();
-    for (const TransportEvent& event : events) {
-      if (event.kind == TransportEvent::Kind::kPeerDown) {
-        return Unavailable("the coordinator is gone: " + event.reason.message());
-      }
-      ASSIGN_OR_RETURN(const Message message, DecodeMessage(event.message));
+    if (received.code() == StatusCode::kCancelled) Flush();
+    RETURN_IF_ERROR(received);
+    for (const Message& message : messages) {
       const auto end = Handle(message);
       if (!end.ok()) {
         Send(FatalError{static_cast<uint8_t>(end.status().code()), end.status().message()});
@@ -284,11 +256,6 @@ Status WorkerProcess::Run(SignalWatcher& signals) {
         return OkStatus();
       }
     }
-    if (others[0].revents != 0 && signals.Take()) {
-      Flush();
-      return Cancelled("ended by a signal");
-    }
-    if (others[1].revents != 0) return Unavailable("the coordinator has died");
   }
 }
 
@@ -296,8 +263,9 @@ Status WorkerProcess::Run(SignalWatcher& signals) {
 
 Status RunWorker(const WorkerOptions& options, Transport& transport,
                  const std::vector<Member>& members, SignalWatcher& signals) {
-  WorkerProcess process(options, transport, members);
-  return process.Run(signals);
+  ASSIGN_OR_RETURN(CoordinatorLink link, CoordinatorLink::Connect(transport, signals, members));
+  WorkerProcess process(options, transport, members, std::move(link));
+  return process.Run();
 }
 
 }  // namespace expertflow

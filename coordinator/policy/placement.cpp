@@ -4,10 +4,6 @@
 
 namespace expertflow {
 
-void Placement::Fold(uint64_t value) {
-  digest_ = (digest_ ^ value) * 0x100000001b3;  // FNV-1a, a word at a time
-}
-
 bool Placement::Add(SequenceId sequence) {
   if (queue_.size() >= options_.queued_max) return false;
   queue_.push_back(sequence);
@@ -49,8 +45,8 @@ std::vector<Assignment> Placement::Assign() {
     ++least->second;
     running_.emplace(sequence, least->first);
     assignments.push_back({sequence, least->first});
-    Fold(sequence.value);
-    Fold(static_cast<uint64_t>(least->first.value));
+    digest_.Fold(sequence.value);
+    digest_.Fold(static_cast<uint64_t>(least->first.value));
   }
   return assignments;
 }

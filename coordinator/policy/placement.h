@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/digest.h"
 #include "common/ids.h"
 #include "common/status.h"
 
@@ -45,16 +46,14 @@ class Placement {
 
   Status CheckInvariants() const;
   // Folds every decision that was made.
-  uint64_t digest() const { return digest_; }
+  uint64_t digest() const { return digest_.value(); }
 
  private:
-  void Fold(uint64_t value);
-
   const PlacementOptions options_;
   std::deque<SequenceId> queue_;
   std::map<WorkerId, int32_t> workers_;  // running sequences
   std::map<SequenceId, WorkerId> running_;
-  uint64_t digest_ = 0xcbf29ce484222325;
+  Digest digest_;
 };
 
 }  // namespace expertflow

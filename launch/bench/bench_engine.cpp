@@ -22,8 +22,7 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   const StoreView& store = model.store();
   const Architecture& architecture = model.architecture();
   MemoryPlanInput input;
-  input.store = {store.total_dense_bytes(), store.total_expert_bytes(), store.expert_block_bytes(),
-                 static_cast<int64_t>(store.expert_count())};
+  input.store = StoreSizesOf(store);
   input.in_place = options.in_place;
   input.expert_memory = {.is_percent = true, .percent = options.resident_percent};
   input.lookahead_max = options.prefetch ? 1 : 0;

@@ -60,8 +60,7 @@ Result<BenchReport> BenchMemory(const BenchSetup& setup) {
   ASSIGN_OR_RETURN(const BenchModel model, BenchModel::Open(path, setup.work_folder));
   const StoreView& store = model.store();
   MemoryPlanInput input;
-  input.store = {store.total_dense_bytes(), store.total_expert_bytes(), store.expert_block_bytes(),
-                 static_cast<int64_t>(store.expert_count())};
+  input.store = StoreSizesOf(store);
   input.expert_memory = {.is_percent = true, .percent = kResidentPercent};
   input.kv_memory_bytes = kKvBytes;
   ASSIGN_OR_RETURN(const MemoryPlan plan, MakeMemoryPlan(model.architecture(), input));

@@ -14,17 +14,6 @@ namespace {
 
 constexpr size_t kDataAlignment = 8;
 
-Status WriteAll(const AtomicFile& file, std::span<const uint8_t> bytes) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t n = ::write(file.fd(), bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FromErrno(errno, "cannot write " + file.path());
-    done += static_cast<size_t>(n);
-  }
-  return OkStatus();
-}
-
 }  // namespace
 
 Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
@@ -54,7 +43,8 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path,
   start += text;
 
   ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
-  RETURN_IF_ERROR(WriteAll(file, {reinterpret_cast<const uint8_t*>(start.data()), start.size()}));
+  RETURN_IF_ERROR(
+      WriteAll(file.fd(), {reinterpret_cast<const uint8_t*>(start.data()), start.size()}, path));
   return SafetensorsWriter(std::move(file), end);
 }
 
@@ -64,7 +54,7 @@ Status SafetensorsWriter::Append(std::span<const uint8_t> bytes) {
                                        file_.path(), bytes.size() - left_bytes_));
   }
   left_bytes_ -= bytes.size();
-  return WriteAll(file_, bytes);
+  return WriteAll(file_.fd(), bytes, file_.path());
 }
 
 Status SafetensorsWriter::Finish() {

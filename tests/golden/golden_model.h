@@ -118,8 +118,7 @@ class GoldenEngine {
     device_ = std::move(device).value();
     const StoreView& store = model.store();
     MemoryPlanInput input;
-    input.store = {store.total_dense_bytes(), store.total_expert_bytes(),
-                   store.expert_block_bytes(), static_cast<int64_t>(store.expert_count())};
+    input.store = StoreSizesOf(store);
     input.in_place = setup.in_place;
     input.expert_memory = {.is_percent = true, .percent = setup.resident_percent};
     input.prefill_tokens_max = setup.prefill_tokens;

@@ -238,7 +238,7 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   decisions_.clear();
   miss_order_.clear();
   miss_rank_.clear();
-  Fold(uint64_t{1} << 56 | static_cast<uint64_t>(layer.value));
+  digest_.Fold(uint64_t{1} << 56 | static_cast<uint64_t>(layer.value));
 
   uint64_t decode_demand = 0;
   for (const LayerDemand& demand : demands) decode_demand += demand.decode_rows > 0 ? 1 : 0;
@@ -315,8 +315,8 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   place(0, true);
 
   for (const DemandDecision& d : decisions_) {
-    Fold(static_cast<uint64_t>(d.key.expert.value) << 40 | static_cast<uint64_t>(d.outcome) << 32 |
-         static_cast<uint32_t>(d.slot.slot.value));
+    digest_.Fold(static_cast<uint64_t>(d.key.expert.value) << 40 |
+                 static_cast<uint64_t>(d.outcome) << 32 | static_cast<uint32_t>(d.slot.slot.value));
   }
   return decisions_;
 }
@@ -341,7 +341,7 @@ void ExpertCache::EndLayer() {
     // A failed load took the pin with it.
     if (slot.generation == decision.slot.generation && slot.pins > 0) --slot.pins;
   }
-  Fold(uint64_t{2} << 56);
+  digest_.Fold(uint64_t{2} << 56);
 }
 
 PrefetchDecision ExpertCache::TryPrefetch(ExpertKey key, uint32_t probability_ppm) {
@@ -357,13 +357,14 @@ PrefetchDecision ExpertCache::TryPrefetch(ExpertKey key, uint32_t probability_pp
   } else {
     ++stats_.prefetch_refusals;
   }
-  Fold(uint64_t{3} << 56 | Index(key) << 32 | static_cast<uint32_t>(decision.slot.slot.value));
+  digest_.Fold(uint64_t{3} << 56 | Index(key) << 32 |
+               static_cast<uint32_t>(decision.slot.slot.value));
   return decision;
 }
 
 void ExpertCache::NotePrediction(ExpertKey key, uint32_t probability_ppm) {
   records_[Index(key)].prediction_ppm = std::max(probability_ppm, 1u);
-  Fold(uint64_t{4} << 56 | Index(key) << 32 | probability_ppm);
+  digest_.Fold(uint64_t{4} << 56 | Index(key) << 32 | probability_ppm);
 }
 
 ExpertCache::Slot& ExpertCache::Get(SlotRef ref) {
@@ -378,13 +379,13 @@ void ExpertCache::OnLoaded(SlotRef ref) {
   slot.state = SlotState::kReady;
   ++slots_ready_;
   if (slot.speculative) stats_.bytes_prefetch += options_.block_bytes[Index(slot.key)];
-  Fold(uint64_t{5} << 56 | static_cast<uint64_t>(ref.slot.value));
+  digest_.Fold(uint64_t{5} << 56 | static_cast<uint64_t>(ref.slot.value));
 }
 
 void ExpertCache::OnLoadFailed(SlotRef ref) {
   ++stats_.load_failures;
   Release(Get(ref));
-  Fold(uint64_t{6} << 56 | static_cast<uint64_t>(ref.slot.value));
+  digest_.Fold(uint64_t{6} << 56 | static_cast<uint64_t>(ref.slot.value));
 }
 
 void ExpertCache::OnPrefetchCancelled(SlotRef ref, uint64_t arrived_bytes) {
@@ -394,7 +395,7 @@ void ExpertCache::OnPrefetchCancelled(SlotRef ref, uint64_t arrived_bytes) {
   stats_.bytes_prefetch += arrived_bytes;
   stats_.bytes_wasted += arrived_bytes;
   Release(slot);
-  Fold(uint64_t{7} << 56 | static_cast<uint64_t>(ref.slot.value));
+  digest_.Fold(uint64_t{7} << 56 | static_cast<uint64_t>(ref.slot.value));
 }
 
 SlotState ExpertCache::StateOf(ExpertKey key) const {
@@ -412,13 +413,6 @@ bool ExpertCache::IsSpeculative(SlotRef ref) const {
   const Slot& slot = slots_[ref.slot.index()];
   CHECK(slot.generation == ref.generation && slot.state != SlotState::kFree);
   return slot.speculative;
-}
-
-void ExpertCache::Fold(uint64_t value) {
-  for (int i = 0; i < 8; ++i) {
-    digest_ = (digest_ ^ (value & 0xff)) * 1099511628211u;
-    value >>= 8;
-  }
 }
 
 Status ExpertCache::CheckInvariants() const {

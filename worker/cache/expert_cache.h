@@ -21,6 +21,7 @@
 #include <span>
 #include <vector>
 
+#include "common/digest.h"
 #include "common/ids.h"
 #include "common/status.h"
 
@@ -140,7 +141,7 @@ class ExpertCache {
 
   Status CheckInvariants() const;
   // Folds every event and decision so far.
-  uint64_t digest() const { return digest_; }
+  uint64_t digest() const { return digest_.value(); }
 
  private:
   static constexpr int kRates = 3;  // half-lives of the decayed use rates, see the source file
@@ -186,7 +187,6 @@ class ExpertCache {
   void Release(Slot& slot);
   void CountStep(LayerId layer, uint64_t demand);
   Slot& Get(SlotRef ref);
-  void Fold(uint64_t value);
 
   ExpertCacheOptions options_;
   std::vector<size_t> layer_base_;        // first record of a layer
@@ -212,7 +212,7 @@ class ExpertCache {
   bool candidates_valid_ = false;
 
   ExpertCacheStats stats_;
-  uint64_t digest_ = 14695981039346656037u;
+  Digest digest_;
 };
 
 }  // namespace expertflow

@@ -61,7 +61,7 @@ void PrefetchPlanner::BeginWindow(LayerId layer, std::span<const LayerDemand> de
     stats_.active = true;
     ++stats_.probes;
     period_benefit_ = period_cost_ = period_resolved_ = 0;
-    Fold(uint64_t{1} << 56 | stats_.windows);
+    digest_.Fold(uint64_t{1} << 56 | stats_.windows);
     return;
   }
   period_benefit_ += used;
@@ -76,7 +76,7 @@ void PrefetchPlanner::Judge() {
     ++stats_.switch_offs;
     pause_left_ = next_pause_;
     next_pause_ = std::min(next_pause_ * 2, options_.pause_windows_max);
-    Fold(uint64_t{2} << 56 | stats_.windows);
+    digest_.Fold(uint64_t{2} << 56 | stats_.windows);
   } else {
     next_pause_ = options_.pause_windows;
   }
@@ -129,17 +129,10 @@ std::span<const PlannedPrefetch> PrefetchPlanner::Plan(LayerId target,
     window_left_ -= bytes;
     ++stats_.planned;
     plan_.push_back({key, p.probability_ppm, stats_.windows + static_cast<uint64_t>(distance)});
-    Fold(uint64_t{3} << 56 | static_cast<uint64_t>(target.value) << 40 |
-         static_cast<uint64_t>(p.expert.value));
+    digest_.Fold(uint64_t{3} << 56 | static_cast<uint64_t>(target.value) << 40 |
+                 static_cast<uint64_t>(p.expert.value));
   }
   return plan_;
-}
-
-void PrefetchPlanner::Fold(uint64_t value) {
-  for (int i = 0; i < 8; ++i) {
-    digest_ = (digest_ ^ (value & 0xff)) * 1099511628211u;
-    value >>= 8;
-  }
 }
 
 Status PrefetchPlanner::CheckInvariants() const {

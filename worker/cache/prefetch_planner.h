@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "common/digest.h"
 #include "common/ids.h"
 #include "common/status.h"
 #include "worker/cache/expert_cache.h"
@@ -81,11 +82,10 @@ class PrefetchPlanner {
   bool active() const { return stats_.active; }
   const PrefetchPlannerStats& stats() const { return stats_; }
   Status CheckInvariants() const;
-  uint64_t digest() const { return digest_; }
+  uint64_t digest() const { return digest_.value(); }
 
  private:
   void Judge();
-  void Fold(uint64_t value);
 
   PrefetchPlannerOptions options_;
   int32_t top_k_;
@@ -108,7 +108,7 @@ class PrefetchPlanner {
   uint64_t next_pause_ = 0;
 
   PrefetchPlannerStats stats_;
-  uint64_t digest_ = 14695981039346656037u;
+  Digest digest_;
 };
 
 }  // namespace expertflow

@@ -17,7 +17,7 @@ CopyId TransferQueue::Enqueue(const CopyRequest& request) {
   CHECK(request.bytes > 0);
   if (active_ == options_.max_jobs) {
     ++stats_.rejected;
-    Fold(uint64_t{1} << 56);
+    digest_.Fold(uint64_t{1} << 56);
     return {};
   }
   size_t index = 0;
@@ -31,7 +31,7 @@ CopyId TransferQueue::Enqueue(const CopyRequest& request) {
   job.sequence = next_sequence_++;
   ++active_;
   high_water_ = std::max(high_water_, static_cast<int32_t>(index) + 1);
-  Fold(uint64_t{2} << 56 | static_cast<uint64_t>(request.kind) << 48 | index);
+  digest_.Fold(uint64_t{2} << 56 | static_cast<uint64_t>(request.kind) << 48 | index);
   return {static_cast<int32_t>(index), generation};
 }
 
@@ -48,13 +48,13 @@ void TransferQueue::Promote(CopyId copy) {
   job.request.kind = CopyKind::kDemand;
   job.sequence = next_sequence_++;
   ++stats_.promotions;
-  Fold(uint64_t{3} << 56 | static_cast<uint64_t>(copy.index));
+  digest_.Fold(uint64_t{3} << 56 | static_cast<uint64_t>(copy.index));
 }
 
 CopyEnd TransferQueue::Cancel(CopyId copy) {
   Job& job = Get(copy);
   job.cancelled = true;
-  Fold(uint64_t{4} << 56 | static_cast<uint64_t>(copy.index));
+  digest_.Fold(uint64_t{4} << 56 | static_cast<uint64_t>(copy.index));
   if (job.outstanding > 0) return {CopyState::kActive, job.arrived};
   return Finish(job, CopyState::kCancelled);
 }
@@ -104,7 +104,8 @@ std::optional<Chunk> TransferQueue::NextChunk() {
   ++stats_.chunks;
   // The budget may be overrun by a part of one chunk, never by a whole one.
   if (job.request.kind == CopyKind::kPrefetch) window_left_ -= std::min(window_left_, chunk.bytes);
-  Fold(uint64_t{5} << 56 | static_cast<uint64_t>(index) << 40 | (chunk.offset & 0xffffffffff));
+  digest_.Fold(uint64_t{5} << 56 | static_cast<uint64_t>(index) << 40 |
+               (chunk.offset & 0xffffffffff));
   return chunk;
 }
 
@@ -113,7 +114,7 @@ CopyEnd TransferQueue::OnChunkDone(const Chunk& chunk, bool ok) {
   CHECK(job.outstanding > 0);
   --job.outstanding;
   --outstanding_;
-  Fold(uint64_t{6} << 56 | static_cast<uint64_t>(chunk.copy.index) << 8 | (ok ? 1 : 0));
+  digest_.Fold(uint64_t{6} << 56 | static_cast<uint64_t>(chunk.copy.index) << 8 | (ok ? 1 : 0));
   if (ok) {
     job.arrived += chunk.bytes;
     (job.request.kind == CopyKind::kDemand ? stats_.demand_bytes : stats_.prefetch_bytes) +=
@@ -145,13 +146,6 @@ uint64_t TransferQueue::BytesQueued(CopyKind kind) const {
     bytes += job.request.bytes - job.issued;
   }
   return bytes;
-}
-
-void TransferQueue::Fold(uint64_t value) {
-  for (int i = 0; i < 8; ++i) {
-    digest_ = (digest_ ^ (value & 0xff)) * 1099511628211u;
-    value >>= 8;
-  }
 }
 
 Status TransferQueue::CheckInvariants() const {

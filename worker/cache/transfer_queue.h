@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/digest.h"
 #include "common/ids.h"
 #include "common/status.h"
 
@@ -102,7 +103,7 @@ class TransferQueue {
   const TransferQueueStats& stats() const { return stats_; }
 
   Status CheckInvariants() const;
-  uint64_t digest() const { return digest_; }
+  uint64_t digest() const { return digest_.value(); }
 
  private:
   struct Job {
@@ -121,7 +122,6 @@ class TransferQueue {
   bool Before(const Job& a, const Job& b) const;
   Job& Get(CopyId copy);
   CopyEnd Finish(Job& job, CopyState state);
-  void Fold(uint64_t value);
 
   TransferQueueOptions options_;
   std::vector<Job> jobs_;
@@ -131,7 +131,7 @@ class TransferQueue {
   uint64_t next_sequence_ = 0;
   uint64_t window_left_ = 0;
   TransferQueueStats stats_;
-  uint64_t digest_ = 14695981039346656037u;
+  Digest digest_;
 };
 
 }  // namespace expertflow

@@ -230,6 +230,7 @@ TEST_F(SegmentTest, FIELD_49_AReusedPidDoesNotKeepASegmentAlive) {
   CreateInProcessThatDies(options, /*publish=*/true);
   ChangeOwner(options.job_id, [](StoreOwner* owner) {
     owner->pid = ::getpid();  // alive, but started at another time
+    --owner->start_ticks;     // the child may have started within the same tick as this process
     owner->job_pid = 0;
   });
   SweepStale();

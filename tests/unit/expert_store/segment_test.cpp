@@ -229,8 +229,8 @@ TEST_F(SegmentTest, FIELD_49_AReusedPidDoesNotKeepASegmentAlive) {
   const SegmentOptions options = Options();
   CreateInProcessThatDies(options, /*publish=*/true);
   ChangeOwner(options.job_id, [](StoreOwner* owner) {
-    owner->pid = ::getpid();  // alive, but started at another time
-    --owner->start_ticks;     // the child may have started within the same tick as this process
+    owner->pid = ::getpid();  // alive, but started at another time:
+    owner->start_ticks = 1;   // the dead child may have started in the same tick as this process
     owner->job_pid = 0;
   });
   SweepStale();

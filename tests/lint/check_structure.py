@@ -7,6 +7,8 @@ STRUCTURE_DIR has ranks.txt (path=target:rank, one a line) and pure.txt (absolut
 CMake writes when it configures. Rules:
 - a file includes headers of its own target and of targets of lower rank only;
 - a quoted include is the path from the root of the tree, of a header that belongs to a target;
+- a source file includes the header of its name first, which shows that the header stands alone
+  (CMake compiles the headers that have no source file);
 - a source file belongs to a target (programs in launch/, and tests and benchmarks, need not);
 - a pure policy, and our headers that it includes, name no clock, thread, lock, I/O, log, random
   number or hash-ordered container, and it has no mutable static state.
@@ -80,6 +82,7 @@ class Structure:
         found = []
         for path in self.texts:
             found += self._layer_problems(path)
+            found += self._own_header_problems(path)
         for path in sorted(self.pure):
             if path in self.texts:
                 found += self._purity_problems(path)
@@ -114,6 +117,14 @@ class Structure:
                 found.append(f"{where} of {included[0]} (rank {included[1]}), but {target} has "
                              f"rank {rank}: a target may only use lower ranks")
         return found
+
+    def _own_header_problems(self, path):
+        stem, extension = os.path.splitext(path)
+        own = f"{stem}.h"
+        if extension != ".cpp" or own not in self.texts:
+            return []
+        first = next(iter(includes(self.texts[path])), (1, None, None))
+        return [] if first[1] == own else [f"{path}:{first[0]}: must include \"{own}\" first"]
 
     def _closure(self, path):
         """(reached header, the line of `path` that leads there), our own headers only."""

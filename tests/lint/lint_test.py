@@ -31,10 +31,10 @@ class StructureTest(TreeTest):
         "transport/transport.h": ("transport", 1),
         "device/device.h": ("device", 1),
         "worker/cache/lru.h": ("worker_cache", 1),
-        "worker/cache/lru.cpp": ("worker_cache", 1),
+        "worker/cache/evict.cpp": ("worker_cache", 1),
         "worker/worker.h": ("worker", 3),
     }
-    PURE = {"worker/cache/lru.h", "worker/cache/lru.cpp"}
+    PURE = {"worker/cache/lru.h", "worker/cache/evict.cpp"}
 
     def problems(self, path, text, ranks=None):
         for name in self.RANKS:
@@ -61,7 +61,7 @@ class StructureTest(TreeTest):
         self.assert_refused("device/device.h", '#include "transport/transport.h"\n', "of transport")
 
     def test_include_within_a_target_is_accepted(self):
-        self.assert_accepted("worker/cache/lru.cpp", '#include "worker/cache/lru.h"\n')
+        self.assert_accepted("worker/cache/evict.cpp", '#include "worker/cache/lru.h"\n')
 
     def test_spaces_in_the_directive_do_not_hide_it(self):
         self.assert_refused("device/device.h", '\n  #  include "worker/worker.h"\n', "device.h:2")
@@ -76,6 +76,16 @@ class StructureTest(TreeTest):
     def test_test_header_in_a_library_is_refused(self):
         self.write("tests/unit/helper.h", "")
         self.assert_refused("worker/worker.h", '#include "tests/unit/helper.h"\n', "no library")
+
+    def test_own_header_comes_first(self):
+        ranks = dict(self.RANKS) | {"common/ids.cpp": ("common", 0)}
+        for text, count in (('// What it is.\n#include "common/ids.h"\n\n#include <vector>\n', 0),
+                            ('#include <vector>\n\n#include "common/ids.h"\n', 1),
+                            ("int x();\n", 1)):
+            found = self.problems("common/ids.cpp", text, ranks)
+            self.assertEqual(len(found), count, text)
+            for problem in found:
+                self.assertIn('must include "common/ids.h" first', problem)
 
     def test_unlisted_file_is_refused(self):
         self.assert_refused("device/forgotten.cpp", "\n", "expertflow_add_library")
@@ -102,19 +112,19 @@ class StructureTest(TreeTest):
                              '#include <map>\n#include <vector>\n\n#include "common/ids.h"\n')
 
     def test_clock_of_ours_is_refused(self):
-        self.assert_refused("worker/cache/lru.cpp", '#include "common/clock.h"\n', "common/clock.h")
+        self.assert_refused("worker/cache/evict.cpp", '#include "common/clock.h"\n', "common/clock.h")
 
     def test_clock_behind_another_header_is_refused(self):
         ranks = dict(self.RANKS, **{"common/wait.h": ("common", 0)})
         self.write("common/wait.h", '#include "common/clock.h"\n')
-        found = self.problems("worker/cache/lru.cpp", '#include "common/wait.h"\n', ranks)
+        found = self.problems("worker/cache/evict.cpp", '#include "common/wait.h"\n', ranks)
         self.assertEqual(len(found), 1, found)
-        self.assertIn("lru.cpp:1: a pure policy reaches \"common/clock.h\"", found[0])
+        self.assertIn("evict.cpp:1: a pure policy reaches \"common/clock.h\"", found[0])
 
     def test_system_header_behind_a_header_of_ours_is_refused(self):
         ranks = dict(self.RANKS, **{"common/lock.h": ("common", 0)})
         self.write("common/lock.h", "#include <mutex>\n")
-        found = self.problems("worker/cache/lru.cpp", '#include "common/lock.h"\n', ranks)
+        found = self.problems("worker/cache/evict.cpp", '#include "common/lock.h"\n', ranks)
         self.assertEqual(len(found), 1, found)
         self.assertIn("<mutex> through \"common/lock.h\"", found[0])
 
@@ -124,11 +134,11 @@ class StructureTest(TreeTest):
                      "void F() {\n  static Table table(3);\n}\n",
                      "std::vector<int> g_seen;\n", "int g_count = 0;\n", "int g_count{0};\n",
                      "namespace {\nuint64_t total = 0;\n}\n"):
-            self.assert_refused("worker/cache/lru.cpp", text, "mutable static state")
+            self.assert_refused("worker/cache/evict.cpp", text, "mutable static state")
         self.assert_refused("worker/cache/lru.h", "class A {\n  static int count_;\n};\n", "count_")
 
     def test_constants_and_static_functions_are_accepted(self):
-        self.assert_accepted("worker/cache/lru.cpp", "\n".join((
+        self.assert_accepted("worker/cache/evict.cpp", "\n".join((
             "static constexpr int kA = 1;", "static const char* const kB = nullptr;",
             "constexpr int kC = 3;", "static int F(int x) { return x; }", "namespace {",
             "struct Slot {", "  int value = 0;", "};", "}", "std::vector<int> G(int x) {",
@@ -141,14 +151,14 @@ class StructureTest(TreeTest):
     def test_impure_calls_are_refused(self):
         for text in ("int64_t F() { return NowNs(); }\n", "int F() { return rand(); }\n",
                      "void F() { printf(x); }\n", "size_t F() { return std::hash<int>()(1); }\n"):
-            self.assert_refused("worker/cache/lru.cpp", text, "a pure policy uses")
+            self.assert_refused("worker/cache/evict.cpp", text, "a pure policy uses")
 
     def test_words_in_comments_and_strings_are_accepted(self):
-        self.assert_accepted("worker/cache/lru.cpp",
+        self.assert_accepted("worker/cache/evict.cpp",
                              '// never NowNs()\nconst char* const kText = "rand()";\n')
 
     def test_order_by_address_is_refused(self):
-        self.assert_refused("worker/cache/lru.cpp", "void F(std::set<const Slot*> s);\n", "address")
+        self.assert_refused("worker/cache/evict.cpp", "void F(std::set<const Slot*> s);\n", "address")
 
 
 class DocsTest(TreeTest):

@@ -43,8 +43,10 @@ struct EventHandle {
 // reported.
 struct LinkProperties {
   uint64_t bytes_per_second = 0;  // 0: not limited (as fast as memory)
-  int64_t latency_ns = 0;         // added once per copy call
+  int64_t latency_ns = 0;         // until a copy arrives that has left the wire
   bool emulated = false;
+  // A copy call returns while the copy is under way, at a cost that does not wait for the link.
+  bool asynchronous = false;
 };
 
 struct DeviceProperties {

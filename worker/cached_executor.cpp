@@ -172,18 +172,19 @@ Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
   if (pending_ > 0) status = RunArrivals(call);
   const Status recorded = device_.Record(compute_done_, StreamKind::kCompute);
   {
-    const TransferEngine::Lock lock(engine_->mutex());
+    TransferEngine::Lock lock(engine_->mutex());
     AbandonPending();
     cache_.EndLayer();
     ++layers_;
     UpdateLookahead();
-    engine_->Wake();
+    engine_->Start(lock, false);
   }
   if (observer_ != nullptr) observer_->OnLayerEnd(call.layer, NowNs());
   return status.ok() ? recorded : status;
 }
 
-void CachedExecutor::Decide(const MoeLayerCall& call, TransferEngine::Lock&) {
+void CachedExecutor::Decide(const MoeLayerCall& call, TransferEngine::Lock& lock) {
+  engine_->Poll(lock);
   const std::span<const LayerDemand> demands = groups_.demands();
   if (!groups_.decode_rows().empty()) {
     for (const SlotRef slot : cache_.WrongPrefetches(call.layer, demands)) {
@@ -224,7 +225,7 @@ void CachedExecutor::Decide(const MoeLayerCall& call, TransferEngine::Lock&) {
   }
   StartBypasses(call.layer);
   // With nothing to run this thread copies itself; otherwise the engine's thread works meanwhile.
-  if (!jobs_.empty()) engine_->WakeBeforeCompute();
+  if (!jobs_.empty()) engine_->Start(lock, true);
 }
 
 void CachedExecutor::EnqueueSlotLoad(ExpertKey key, SlotRef slot, CopyKind kind,
@@ -272,12 +273,8 @@ void CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
     }
   }
   if (jobs_.empty()) return;
-  const TransferEngine::Lock lock(engine_->mutex());
-  if (pending_ > 0) {
-    engine_->WakeBeforeCompute();
-  } else {
-    engine_->Wake();
-  }
+  TransferEngine::Lock lock(engine_->mutex());
+  engine_->Start(lock, pending_ > 0);
 }
 
 void CachedExecutor::Prefetch(const PlannedPrefetch& plan) {
@@ -319,7 +316,7 @@ Status CachedExecutor::RunArrivals(const MoeLayerCall& call) {
       if (arrived_.empty()) RETURN_IF_ERROR(WaitForArrival(call.layer, lock));
       TakeArrivals(call.layer);
       StartBypasses(call.layer);
-      engine_->WakeBeforeCompute();
+      engine_->Start(lock, pending_ > static_cast<int32_t>(jobs_.size()));
     }
     device_.ops().ExpertMlp(jobs_, call.x, call.out);
     for (int32_t b : job_buffers_) {

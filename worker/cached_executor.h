@@ -44,7 +44,7 @@ struct CachedExecutorOptions {
   uint64_t speculative_bytes_per_window = UINT64_MAX;  // copied per layer event
 
   uint64_t chunk_bytes = 512 * 1024;
-  int32_t outstanding_chunks = 2;
+  int32_t outstanding_chunks = 16;  // at most; see TransferQueueOptions
   int64_t copy_deadline_ns = 30'000'000'000;
   bool poison = kPoisonFreedSlots;
 };

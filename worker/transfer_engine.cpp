@@ -17,6 +17,8 @@ constexpr int64_t kSpinNs = 30'000;
 // be (memory).
 constexpr uint64_t kWakeNs = 10'000;
 constexpr uint64_t kMemoryBytesPerSecond = 8'000'000'000;
+// Chunks up to this size are started by the thread that computes, where copies are asynchronous.
+constexpr uint64_t kSmallChunkBytes = 64 * 1024;
 
 std::string Name(const CopyRequest& request) {
   return fmt::format("copy of layer {} expert {} ({})", request.key.layer.value,
@@ -86,13 +88,29 @@ void TransferEngine::Wake() {
   work_.notify_one();
 }
 
-void TransferEngine::WakeBeforeCompute() {
-  if (!thread_idle_ || !CanPump()) return;
+void TransferEngine::Start(Lock& lock, bool waits) {
   const LinkProperties& link = device_.properties().link;
+  if (link.asynchronous) {
+    while (!pumping_) {
+      const uint64_t bytes = queue_.NextChunkBytes();
+      if (bytes == 0 || bytes > kSmallChunkBytes) break;
+      StartChunk(lock);
+    }
+  }
+  if (!thread_idle_) return;
+  const uint64_t demanded = queue_.BytesQueued(CopyKind::kDemand);
+  const uint64_t queued = demanded + queue_.BytesQueued(CopyKind::kPrefetch);
+  if (queued == 0) return;
   const uint64_t rate = link.bytes_per_second > 0 ? link.bytes_per_second : kMemoryBytesPerSecond;
-  const uint64_t copy_ns = queue_.BytesQueued(CopyKind::kDemand) * 1'000 / (rate / 1'000'000 + 1) +
-                           static_cast<uint64_t>(link.latency_ns);
-  if (copy_ns > kWakeNs || in_flight_count_ > 0) Wake();
+  const uint64_t copy_ns =
+      demanded * 1'000 / (rate / 1'000'000 + 1) + static_cast<uint64_t>(link.latency_ns);
+  if (!waits || copy_ns > kWakeNs || in_flight_count_ > 0) Wake();
+}
+
+void TransferEngine::Poll(Lock& lock) {
+  while (!pumping_ && in_flight_count_ > 0 && device_.IsDone(in_flight_[in_flight_first_].event)) {
+    FinishChunk(lock);
+  }
 }
 
 Status TransferEngine::WaitForCopy(Lock& lock, Deadline deadline) {
@@ -121,22 +139,35 @@ Status TransferEngine::WaitForCopy(Lock& lock, Deadline deadline) {
 }
 
 void TransferEngine::Pump(Lock& lock) {
+  const InFlight& oldest = in_flight_[in_flight_first_];
+  if (in_flight_count_ > 0 && (!queue_.HasWork() || device_.IsDone(oldest.event))) {
+    FinishChunk(lock);
+  } else {
+    StartChunk(lock);
+  }
+}
+
+void TransferEngine::FinishChunk(Lock& lock) {
   pumping_ = true;
   InFlight& oldest = in_flight_[in_flight_first_];
-  const bool finish = in_flight_count_ > 0 && (!queue_.HasWork() || device_.IsDone(oldest.event));
-  if (finish) {
-    lock.unlock();
-    Status status = device_.Synchronize(oldest.event, Deadline::AfterNs(options_.copy_deadline_ns));
-    if (observer_ != nullptr) {
-      observer_->OnCopyEnd(oldest.job.request.key, oldest.job.request.kind, oldest.chunk.bytes,
-                           NowNs());
-    }
-    lock.lock();
-    if (!status.ok()) status = status.WithContext(Name(oldest.job.request));
-    in_flight_first_ = (in_flight_first_ + 1) % in_flight_.size();
-    --in_flight_count_;
-    Report(oldest, status);
-  } else if (const std::optional<Chunk> chunk = queue_.NextChunk()) {
+  lock.unlock();
+  Status status = device_.Synchronize(oldest.event, Deadline::AfterNs(options_.copy_deadline_ns));
+  if (observer_ != nullptr) {
+    observer_->OnCopyEnd(oldest.job.request.key, oldest.job.request.kind, oldest.chunk.bytes,
+                         NowNs());
+  }
+  lock.lock();
+  if (!status.ok()) status = status.WithContext(Name(oldest.job.request));
+  in_flight_first_ = (in_flight_first_ + 1) % in_flight_.size();
+  --in_flight_count_;
+  Report(oldest, status);
+  pumping_ = false;
+  if (sleepers_ > 0) ended_changed_.notify_all();
+}
+
+void TransferEngine::StartChunk(Lock& lock) {
+  pumping_ = true;
+  if (const std::optional<Chunk> chunk = queue_.NextChunk()) {
     InFlight& work = in_flight_[(in_flight_first_ + in_flight_count_) % in_flight_.size()];
     work.chunk = *chunk;
     work.job = jobs_[static_cast<size_t>(chunk->copy.index)];

@@ -2,10 +2,11 @@
 // reports when a copy has ended. One mutex guards the queue, the policies around it (the executor's
 // cache and planner) and the in-flight chunks; it is never held during device work.
 //
-// The engine's own thread does the work while compute is busy. A thread that has to wait for a copy
-// anyway drives the stream itself when the engine's thread does not (Pump), which saves two thread
-// wake-ups per miss. `pumping_` makes sure that one thread at a time drives the transfer and
-// management streams.
+// The engine's own thread does the work while compute is busy. Waking it takes about as long as
+// copying a small expert, so the thread that computes helps where it costs less than the wake-up:
+// where copies are asynchronous it starts small chunks itself (Start) and takes note of those that
+// have arrived (Poll); while it has to wait for a copy anyway it drives the stream (WaitForCopy).
+// `pumping_` makes sure that one thread at a time drives the transfer and management streams.
 //
 // A chunk that does not finish within the deadline fails its copy with a Status; the engine goes
 // on. The memory of a failed copy may be reused: later work on the transfer stream stays behind it.
@@ -76,9 +77,12 @@ class TransferEngine {
   void OpenWindow() { queue_.OpenWindow(); }
   // Gives what is queued to the engine's thread, if there is something.
   void Wake();
-  // The same for a caller that will wait for its copies after some compute: copies that take less
-  // time than waking a thread are left to it.
-  void WakeBeforeCompute();
+  // For a caller that goes on to compute: starts small chunks where that does not wait, and leaves
+  // the rest to the engine's thread. `waits`: the caller will wait for its copies afterwards, so
+  // those that take less time than waking a thread are left to it.
+  void Start(Lock& lock, bool waits);
+  // Reports the chunks that have arrived, where nobody else is at it. Does not wait for the device.
+  void Poll(Lock& lock);
   // Returns when any copy has ended since the call. May drive the transfer stream itself.
   // kDeadlineExceeded, or kInternal when nothing is under way that could end.
   Status WaitForCopy(Lock& lock, Deadline deadline);
@@ -97,6 +101,8 @@ class TransferEngine {
   bool CanPump() const { return !pumping_ && (in_flight_count_ > 0 || queue_.HasWork()); }
   // Finishes the oldest chunk or starts another. REQUIRES: CanPump()
   void Pump(Lock& lock);
+  void StartChunk(Lock& lock);
+  void FinishChunk(Lock& lock);
   Status Issue(const InFlight& work);
   void Report(const InFlight& work, const Status& status);
   void End(const TransferJob& job, const CopyEnd& end, const Status& status);

@@ -76,21 +76,20 @@ class CpuDevice : public Device {
   void DestroyEvent(EventHandle event) override { events_.Destroy(event); }
 
   Status Record(EventHandle event, StreamKind stream) override {
-    events_.Record(event, {stream, progress_.Begun(stream)});
+    events_.Record(event, EndOf(stream));
     return OkStatus();
   }
 
   Status StreamWait(StreamKind, EventHandle event) override {
     // The stream's work runs on the calling thread. The wait has no deadline of its own: what it
-    // waits for is a copy or op of another thread, which ends by itself.
-    const cpu::EventTable::Point point = events_.PointOf(event);
-    progress_.WaitUntilDone(point.stream, point.work, Deadline::AtNs(INT64_MAX));
-    return OkStatus();
+    // waits for is a copy or op, which ends by itself.
+    return WaitFor(events_.PointOf(event), Deadline::AtNs(INT64_MAX));
   }
 
   bool IsDone(EventHandle event) const override {
     const cpu::EventTable::Point point = events_.PointOf(event);
-    return progress_.IsDone(point.stream, point.work);
+    return progress_.IsDone(point.stream, point.work) &&
+           (point.link_ns == 0 || NowNs() >= point.link_ns);
   }
 
   Status Synchronize(EventHandle event, Deadline deadline) override {
@@ -98,7 +97,7 @@ class CpuDevice : public Device {
   }
 
   Status SynchronizeStream(StreamKind stream, Deadline deadline) override {
-    return WaitFor({stream, progress_.Begun(stream)}, deadline);
+    return WaitFor(EndOf(stream), deadline);
   }
 
   Ops& ops() override { return ops_; }
@@ -112,14 +111,21 @@ class CpuDevice : public Device {
   }
 
  private:
+  // The stream's end as it is now.
+  cpu::EventTable::Point EndOf(StreamKind stream) const {
+    const int64_t link_ns =
+        stream == StreamKind::kTransfer ? link_end_ns_.load(std::memory_order_acquire) : 0;
+    return {stream, progress_.Begun(stream), link_ns};
+  }
+
+  // Over an emulated link the bytes are written at once and count as arrived when the link has
+  // delivered them, as with a copy engine of its own; the call does not wait for that.
   void CopyOverLink(void* device_dst, const void* host_src, size_t bytes) {
     const int64_t begin_ns = NowNs();
     int64_t busy_ns = 0;
     if (properties_.link.emulated) {
-      const int64_t end_ns = pacer_.Submit(begin_ns, bytes);
+      link_end_ns_.store(pacer_.Submit(begin_ns, bytes), std::memory_order_release);
       std::memcpy(device_dst, host_src, bytes);
-      WaitUntilNs(end_ns);
-      pacer_.Return(NowNs());
       busy_ns = pacer_.TransferNs(bytes);
     } else {
       std::memcpy(device_dst, host_src, bytes);
@@ -131,7 +137,10 @@ class CpuDevice : public Device {
   }
 
   Status WaitFor(cpu::EventTable::Point point, Deadline deadline) const {
-    if (progress_.WaitUntilDone(point.stream, point.work, deadline)) return OkStatus();
+    if (progress_.WaitUntilDone(point.stream, point.work, deadline)) {
+      WaitUntilNs(std::min(point.link_ns, deadline.at_ns()));
+      if (point.link_ns <= deadline.at_ns()) return OkStatus();
+    }
     constexpr const char* kNames[] = {"compute", "transfer", "management"};
     return DeadlineExceeded(fmt::format("device {}: work on the {} stream is not done in time",
                                         properties_.name,
@@ -143,7 +152,8 @@ class CpuDevice : public Device {
   cpu::EventTable events_;
   std::unique_ptr<cpu::ThreadPool> pool_;
   cpu::CpuOps ops_;
-  cpu::LinkPacer pacer_;  // the transfer stream's thread only
+  cpu::LinkPacer pacer_;                 // the transfer stream's thread only
+  std::atomic<int64_t> link_end_ns_{0};  // when the last copy over an emulated link has arrived
   std::atomic<uint64_t> copies_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> busy_ns_{0};
@@ -171,6 +181,7 @@ Result<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options)
   properties.memory_bytes_free = memory.bytes_available;
   properties.link = options.link;
   properties.link.emulated = options.link.bytes_per_second > 0;
+  properties.link.asynchronous = properties.link.emulated;
   return std::unique_ptr<Device>(
       std::make_unique<CpuDevice>(std::move(properties), *kernels, std::move(pool)));
 }

@@ -15,7 +15,8 @@ class EventTable {
  public:
   struct Point {
     StreamKind stream = StreamKind::kCompute;
-    uint64_t work = 0;  // pieces of work begun on the stream; 0: never recorded
+    uint64_t work = 0;    // pieces of work begun on the stream; 0: never recorded
+    int64_t link_ns = 0;  // transfer stream: when the emulated link has delivered them
   };
 
   Result<EventHandle> Create();

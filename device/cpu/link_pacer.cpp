@@ -10,14 +10,8 @@ int64_t LinkPacer::TransferNs(size_t bytes) const {
 }
 
 int64_t LinkPacer::Submit(int64_t now_ns, size_t bytes) {
-  const bool queued = now_ns < free_ns_ || now_ns - returned_ns_ <= kTurnaroundNs;
-  free_ns_ = (queued ? free_ns_ : now_ns + link_.latency_ns) + TransferNs(bytes);
-  return free_ns_;
-}
-
-void LinkPacer::Return(int64_t now_ns) {
-  returned_ns_ = now_ns;
-  free_ns_ = std::max(free_ns_, now_ns - kLagNsMax);
+  wire_free_ns_ = std::max(now_ns, wire_free_ns_) + TransferNs(bytes);
+  return wire_free_ns_ + link_.latency_ns;
 }
 
 }  // namespace expertflow::cpu

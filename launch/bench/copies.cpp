@@ -59,7 +59,7 @@ class CopyArm final : private TransferEngine::Listener {
       job.destination_bytes = slot_bytes_;
       if (!engine_->Enqueue(job).valid()) return Internal("the transfer queue is full");
     }
-    engine_->WakeBeforeCompute();
+    engine_->Start(lock, true);
     const Deadline deadline = Deadline::AfterNs(kDeadlineNs);
     while (waiting_ > 0) RETURN_IF_ERROR(engine_->WaitForCopy(lock, deadline));
     RETURN_IF_ERROR(failure_);

@@ -188,10 +188,70 @@ TEST_P(DeviceConformance, ArenaAccountsForEveryByteAndNamesWhatDoesNotFit) {
   EXPECT_EQ(arena.regions().size(), 3u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, DeviceConformance,
-                         testing::Values(DeviceUnderTest{
-                             "cpu", [] { return CreateCpuDevice({.threads = 2}); }}),
-                         testing::PrintToStringParamName());
+// A copy may end before its link could have brought it on no device, and a device that says that
+// its copies are asynchronous must not let the caller wait for the link.
+TEST_P(DeviceConformance, CopiesTakeTheLinksTime) {
+  const LinkProperties& link = device_->properties().link;
+  if (link.bytes_per_second == 0) GTEST_SKIP() << "the link has no limit";
+  constexpr size_t kBytes = 1 << 20;
+  const auto event = device_->CreateEvent();
+  auto memory = device_->Allocate(kBytes);
+  ASSERT_TRUE(event.ok() && memory.ok());
+  const std::vector<std::byte> data(kBytes);
+  const auto transfer_ns = static_cast<int64_t>(kBytes * 1e9 / link.bytes_per_second);
+  bool returned_early = false;
+  for (int round = 0; round < 20; ++round) {
+    const int64_t begin_ns = NowNs();
+    for (int copy = 0; copy < 2; ++copy) {
+      ASSERT_TRUE(
+          device_->CopyToDevice(StreamKind::kTransfer, (*memory)->data(), data.data(), kBytes)
+              .ok());
+    }
+    ASSERT_TRUE(device_->Record(*event, StreamKind::kTransfer).ok());
+    const bool done = device_->IsDone(*event);
+    const int64_t returned_ns = NowNs();
+    const int64_t least_ns = 2 * transfer_ns + link.latency_ns;
+    if (done) {
+      EXPECT_GE(returned_ns - begin_ns, least_ns - 1);
+    }
+    returned_early |= !done;
+    ASSERT_TRUE(device_->Synchronize(*event, Soon()).ok());
+    EXPECT_GE(NowNs() - begin_ns, least_ns - 1);
+  }
+  if (link.asynchronous) {
+    EXPECT_TRUE(returned_early);
+  }
+}
+
+TEST_P(DeviceConformance, AWaitForTheLinkEndsAtItsDeadline) {
+  const LinkProperties& link = device_->properties().link;
+  if (link.bytes_per_second == 0) GTEST_SKIP() << "the link has no limit";
+  constexpr size_t kBytes = 64 << 20;
+  auto memory = device_->Allocate(kBytes);
+  ASSERT_TRUE(memory.ok());
+  const std::vector<std::byte> data(kBytes);
+  for (int copy = 0; copy < 4; ++copy) {
+    ASSERT_TRUE(
+        device_->CopyToDevice(StreamKind::kTransfer, (*memory)->data(), data.data(), kBytes).ok());
+  }
+  const Status status = device_->SynchronizeStream(StreamKind::kTransfer, Deadline::AfterMs(1));
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded) << status.ToString();
+  EXPECT_TRUE(device_->SynchronizeStream(StreamKind::kTransfer, Soon()).ok());
+}
+
+Result<std::unique_ptr<Device>> CpuWithLink() {
+  CpuDeviceOptions options;
+  options.threads = 2;
+  options.link.bytes_per_second = 500'000'000;
+  options.link.latency_ns = 10'000;
+  return CreateCpuDevice(options);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cpu, DeviceConformance,
+    testing::Values(DeviceUnderTest{"cpu", [] { return CreateCpuDevice({.threads = 2}); }},
+                    DeviceUnderTest{"cpu_link", CpuWithLink}),
+    testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace expertflow

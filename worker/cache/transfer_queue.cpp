@@ -87,20 +87,36 @@ int32_t TransferQueue::Pick() const {
   return best;
 }
 
+bool TransferQueue::MayGiveOut() const {
+  constexpr int32_t kChunksOfAnySize = 2;
+  if (outstanding_ >= options_.max_outstanding_chunks) return false;
+  return outstanding_ < kChunksOfAnySize || outstanding_bytes_ < options_.small_outstanding_bytes;
+}
+
+uint64_t TransferQueue::ChunkBytes(const Job& job) const {
+  return std::min(options_.chunk_bytes, job.request.bytes - job.issued);
+}
+
+uint64_t TransferQueue::NextChunkBytes() const {
+  const int32_t index = MayGiveOut() ? Pick() : -1;
+  return index < 0 ? 0 : ChunkBytes(jobs_[static_cast<size_t>(index)]);
+}
+
 std::optional<Chunk> TransferQueue::NextChunk() {
-  if (outstanding_ >= options_.max_outstanding_chunks) return std::nullopt;
+  if (!MayGiveOut()) return std::nullopt;
   const int32_t index = Pick();
   if (index < 0) return std::nullopt;
   Job& job = jobs_[static_cast<size_t>(index)];
   Chunk chunk;
   chunk.copy = {index, job.generation};
   chunk.offset = job.issued;
-  chunk.bytes = std::min(options_.chunk_bytes, job.request.bytes - job.issued);
+  chunk.bytes = ChunkBytes(job);
   chunk.first = job.issued == 0;
   job.issued += chunk.bytes;
   chunk.last = job.issued == job.request.bytes;
   ++job.outstanding;
   ++outstanding_;
+  outstanding_bytes_ += chunk.bytes;
   ++stats_.chunks;
   // The budget may be overrun by a part of one chunk, never by a whole one.
   if (job.request.kind == CopyKind::kPrefetch) window_left_ -= std::min(window_left_, chunk.bytes);
@@ -114,6 +130,7 @@ CopyEnd TransferQueue::OnChunkDone(const Chunk& chunk, bool ok) {
   CHECK(job.outstanding > 0);
   --job.outstanding;
   --outstanding_;
+  outstanding_bytes_ -= chunk.bytes;
   digest_.Fold(uint64_t{6} << 56 | static_cast<uint64_t>(chunk.copy.index) << 8 | (ok ? 1 : 0));
   if (ok) {
     job.arrived += chunk.bytes;

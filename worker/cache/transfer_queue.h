@@ -4,6 +4,9 @@
 // deadline. A copy cannot be interrupted, so copies are cut into chunks: demand waits for at most
 // the chunks that are outstanding.
 //
+// Chunks that are out keep the link busy while reports are on their way: two of any size, and more
+// while they are so small that together they hardly delay demand.
+//
 // Speculation has a byte budget per window; the driver opens a window per layer. A job is cancelled
 // at the next chunk border. Single-threaded: the driver serialises all calls.
 #pragma once
@@ -21,8 +24,11 @@ namespace expertflow {
 enum class CopyKind : uint8_t { kDemand, kPrefetch };
 
 struct TransferQueueOptions {
-  int32_t max_jobs = 0;                // enqueued and not finished
-  int32_t max_outstanding_chunks = 2;  // given out and not reported
+  int32_t max_jobs = 0;  // enqueued and not finished
+  // Given out and not reported: two, or more while fewer bytes than `small_outstanding_bytes` are
+  // out, and never more than the maximum.
+  int32_t max_outstanding_chunks = 16;
+  uint64_t small_outstanding_bytes = 128 * 1024;
   uint64_t chunk_bytes = 512 * 1024;
   uint64_t speculative_bytes_per_window = UINT64_MAX;
 };
@@ -95,7 +101,9 @@ class TransferQueue {
   CopyEnd OnChunkDone(const Chunk& chunk, bool ok);
 
   // True when NextChunk() would give one.
-  bool HasWork() const { return outstanding_ < options_.max_outstanding_chunks && Pick() >= 0; }
+  bool HasWork() const { return MayGiveOut() && Pick() >= 0; }
+  // Bytes of the chunk that NextChunk() would give; 0: none.
+  uint64_t NextChunkBytes() const;
   int32_t outstanding_chunks() const { return outstanding_; }
   int32_t jobs() const { return active_; }
   // Bytes not yet given out.
@@ -118,7 +126,9 @@ class TransferQueue {
     int32_t outstanding = 0;
   };
 
+  bool MayGiveOut() const;
   int32_t Pick() const;
+  uint64_t ChunkBytes(const Job& job) const;
   bool Before(const Job& a, const Job& b) const;
   Job& Get(CopyId copy);
   CopyEnd Finish(Job& job, CopyState state);
@@ -128,6 +138,7 @@ class TransferQueue {
   int32_t active_ = 0;
   int32_t high_water_ = 0;  // no active job at or past this index
   int32_t outstanding_ = 0;
+  uint64_t outstanding_bytes_ = 0;
   uint64_t next_sequence_ = 0;
   uint64_t window_left_ = 0;
   TransferQueueStats stats_;

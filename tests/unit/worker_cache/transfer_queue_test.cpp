@@ -70,6 +70,32 @@ TEST(TransferQueue, FIELD_28_DemandGoesBeforeSpeculation) {
   EXPECT_EQ(Next(queue).copy, speculative.copy);
 }
 
+TEST(TransferQueue, SmallChunksGoOutTogether) {
+  TransferQueueOptions options = Options();
+  options.max_outstanding_chunks = 5;
+  options.small_outstanding_bytes = 250;
+  TransferQueue queue(options);
+  for (int32_t e = 0; e < 8; ++e) queue.Enqueue(Demand(Key(0, e), e < 4 ? 100 : 20));
+  std::deque<Chunk> out;
+  // Two of any size; the third since 200 < 250 bytes are out.
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(queue.NextChunkBytes(), 100u);
+    out.push_back(Next(queue));
+  }
+  EXPECT_FALSE(queue.NextChunk().has_value()) << "300 bytes are out";
+  EXPECT_EQ(queue.NextChunkBytes(), 0u);
+  queue.OnChunkDone(out.front(), true);
+  out.pop_front();
+  out.push_back(Next(queue));
+  while (!out.empty()) {
+    queue.OnChunkDone(out.front(), true);
+    out.pop_front();
+  }
+  for (int i = 0; i < 4; ++i) Next(queue);
+  EXPECT_FALSE(queue.HasWork());
+  EXPECT_TRUE(queue.CheckInvariants().ok());
+}
+
 TEST(TransferQueue, SpeculationGoesByBenefitPerByteThenDeadlineThenKey) {
   TransferQueue queue(Options());
   const CopyId large = queue.Enqueue(Guess(Key(2, 0), 100, 800'000));

@@ -33,9 +33,10 @@ struct Bench {
   std::string_view name;
   Result<BenchReport> (*run)(const BenchSetup&);
 };
-constexpr std::array<Bench, 8> kBenches = {{{"decode", BenchDecode},
+constexpr std::array<Bench, 9> kBenches = {{{"decode", BenchDecode},
                                             {"prefill", BenchPrefill},
                                             {"copies", BenchCopies},
+                                            {"load", BenchLoad},
                                             {"cache", BenchCache},
                                             {"overhead", BenchOverhead},
                                             {"memory", BenchMemory},

@@ -64,6 +64,7 @@ constexpr CommandInfo kCommands[] = {
      "  decode    batch 1 in place, against the read bandwidth of the same memory\n"
      "  prefill   a prompt of 512 tokens\n"
      "  copies    expert copies against memcpy, and over an emulated link\n"
+     "  load      a checkpoint into the store against plain reads of its files\n"
      "  cache     share of resident experts x prefetch, over an emulated link\n"
      "  overhead  a decode step in a whole job against an engine alone\n"
      "  memory    what store and workers take, and whether it grows\n"
@@ -113,7 +114,7 @@ constexpr OptionSpec kOptions[] = {
     {"benchmark",
      Type::kChoice,
      kBench,
-     "decode|prefill|copies|cache|overhead|memory|start|idle",
+     "decode|prefill|copies|load|cache|overhead|memory|start|idle",
      "",
      "what to measure",
      {.positional = true, .required = true, .command_line_only = true}},

@@ -13,10 +13,8 @@
 #include "common/mapped_file.h"
 #include "common/process.h"
 #include "common/units.h"
-#include "expert_store/store_layout.h"
 #include "expert_store/store_writer.h"
 #include "expert_store/synth.h"
-#include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/json_config.h"
 
 namespace expertflow {
@@ -131,17 +129,35 @@ Status BenchModel::Map(const std::string& store_file) {
   return OkStatus();
 }
 
-Status BenchModel::Pack(const std::string& folder, const std::string& work_folder) {
+Result<std::string> WriteBenchCheckpoint(const SyntheticModel& model, const std::string& folder,
+                                         const std::string& work_folder) {
+  const std::string text = ConfigJson(model);
+  ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Parse(text, "the benchmark's config"));
+  ASSIGN_OR_RETURN(const auto architecture, MakeArchitecture(config));
+  RETURN_IF_ERROR(CheckRoom(PlannedBytes(architecture->weights()), work_folder));
+  RETURN_IF_ERROR(WriteSyntheticCheckpoint(architecture->weights(), text, folder, {}));
+  return fmt::format("random weights, Qwen1.5-MoE-A2.7B with {} layers, bf16, vocabulary {}",
+                     model.layers, model.vocab);
+}
+
+Result<BenchCheckpoint> BenchCheckpoint::Open(const std::string& folder) {
   ASSIGN_OR_RETURN(const std::string text,
                    ReadFileToString(folder + "/config.json", kConfigBytesMax));
   ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Parse(text, folder + "/config.json"));
-  ASSIGN_OR_RETURN(architecture_, MakeArchitecture(config));
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
-  ASSIGN_OR_RETURN(const StoreLayout layout,
-                   StoreLayout::Make(architecture_->weights(), checkpoint, text));
+  ASSIGN_OR_RETURN(auto architecture, MakeArchitecture(config));
+  ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::Open(folder));
+  auto checkpoint = std::make_unique<Checkpoint>(std::move(opened));
+  ASSIGN_OR_RETURN(StoreLayout layout,
+                   StoreLayout::Make(architecture->weights(), *checkpoint, text));
+  return BenchCheckpoint{std::move(architecture), std::move(checkpoint), std::move(layout)};
+}
+
+Status BenchModel::Pack(const std::string& folder, const std::string& work_folder) {
+  ASSIGN_OR_RETURN(BenchCheckpoint source, BenchCheckpoint::Open(folder));
   ASSIGN_OR_RETURN(const TemporaryFolder temporary, TemporaryFolder::Create(work_folder));
   const std::string path = temporary.path() + "/model.efstore";
-  RETURN_IF_ERROR(PackStore(layout, path, {}));
+  RETURN_IF_ERROR(PackStore(source.layout, path, {}));
+  architecture_ = std::move(source.architecture);
   return Map(path);
 }
 
@@ -164,16 +180,10 @@ Result<BenchModel> BenchModel::Open(const std::string& path, const std::string& 
 
 Result<BenchModel> BenchModel::Synthesize(const SyntheticModel& shape,
                                           const std::string& work_folder) {
-  const std::string text = ConfigJson(shape);
-  ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Parse(text, "the benchmark's config"));
-  ASSIGN_OR_RETURN(const auto architecture, MakeArchitecture(config));
-  RETURN_IF_ERROR(CheckRoom(PlannedBytes(architecture->weights()), work_folder));
   ASSIGN_OR_RETURN(const TemporaryFolder temporary, TemporaryFolder::Create(work_folder));
   const std::string checkpoint = temporary.path() + "/checkpoint";
-  RETURN_IF_ERROR(WriteSyntheticCheckpoint(architecture->weights(), text, checkpoint, {}));
   BenchModel model;
-  model.name_ = fmt::format("random weights, Qwen1.5-MoE-A2.7B with {} layers, bf16, vocabulary {}",
-                            shape.layers, shape.vocab);
+  ASSIGN_OR_RETURN(model.name_, WriteBenchCheckpoint(shape, checkpoint, work_folder));
   RETURN_IF_ERROR(model.Pack(checkpoint, work_folder));
   return model;
 }

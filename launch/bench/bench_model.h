@@ -7,8 +7,10 @@
 #include <string>
 
 #include "common/status.h"
+#include "expert_store/store_layout.h"
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
+#include "model/checkpoint/checkpoint.h"
 
 namespace expertflow {
 
@@ -30,6 +32,19 @@ class TemporaryFolder {
  private:
   explicit TemporaryFolder(std::string path) : path_(std::move(path)) {}
   std::string path_;  // empty: moved from
+};
+
+// Writes a random bf16 checkpoint to `folder`, which must not exist; checks first that
+// `work_folder`'s disk has room for it twice. Returns its name for reports.
+Result<std::string> WriteBenchCheckpoint(const SyntheticModel& model, const std::string& folder,
+                                         const std::string& work_folder);
+
+// A checkpoint folder, ready to be loaded or packed. The layout borrows the checkpoint.
+struct BenchCheckpoint {
+  static Result<BenchCheckpoint> Open(const std::string& folder);
+  std::unique_ptr<Architecture> architecture;
+  std::unique_ptr<Checkpoint> checkpoint;
+  StoreLayout layout;
 };
 
 // A packed store, mapped, with its architecture. Files it had to write are gone already, or go

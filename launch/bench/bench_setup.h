@@ -30,6 +30,8 @@ Result<BenchReport> BenchDecode(const BenchSetup& setup);
 Result<BenchReport> BenchPrefill(const BenchSetup& setup);
 // Expert copies against memcpy, and how much of an emulated link they use.
 Result<BenchReport> BenchCopies(const BenchSetup& setup);
+// A checkpoint into a store segment, against plain reads of the same files.
+Result<BenchReport> BenchLoad(const BenchSetup& setup);
 // Share of resident experts x prefetch, over an emulated link.
 Result<BenchReport> BenchCache(const BenchSetup& setup);
 

@@ -112,7 +112,8 @@ class StructureTest(TreeTest):
                              '#include <map>\n#include <vector>\n\n#include "common/ids.h"\n')
 
     def test_clock_of_ours_is_refused(self):
-        self.assert_refused("worker/cache/evict.cpp", '#include "common/clock.h"\n', "common/clock.h")
+        self.assert_refused("worker/cache/evict.cpp", '#include "common/clock.h"\n',
+                            "common/clock.h")
 
     def test_clock_behind_another_header_is_refused(self):
         ranks = dict(self.RANKS, **{"common/wait.h": ("common", 0)})
@@ -158,7 +159,8 @@ class StructureTest(TreeTest):
                              '// never NowNs()\nconst char* const kText = "rand()";\n')
 
     def test_order_by_address_is_refused(self):
-        self.assert_refused("worker/cache/evict.cpp", "void F(std::set<const Slot*> s);\n", "address")
+        self.assert_refused("worker/cache/evict.cpp", "void F(std::set<const Slot*> s);\n",
+                            "address")
 
 
 class DocsTest(TreeTest):

@@ -3,6 +3,9 @@
 # REQUIRES: `root`, the source tree.
 : "${root:?}"
 
+# What one clone has compiled serves the next, wherever it lies.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$root} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
+
 # say LINE: a plain line. progress LINE: the same line again and again on a terminal.
 say() {
   printf '%s\n' "$*"

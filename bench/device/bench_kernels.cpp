@@ -4,7 +4,7 @@
 //                 weights
 //   prefill_layer all products of one layer at 512 tokens
 //   copy, memcpy  17 MB blocks over the transfer stream, and by memcpy
-// Every arm uses kThreads threads (copies: one). Weights rotate through kWeightBytes of memory, so
+// Every arm uses as many threads (copies: one). Weights rotate through kWeightBytes of memory, so
 // that no arm finds them in a cache. The CPU column is the time of all threads together: on a busy
 // machine it says more than the clock.
 #include <benchmark/benchmark.h>
@@ -19,6 +19,7 @@
 #include <numeric>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -29,7 +30,6 @@
 namespace expertflow {
 namespace {
 
-constexpr int32_t kThreads = 2;
 constexpr size_t kWeightBytes = size_t{400} << 20;
 constexpr size_t kBlockBytes = 17'301'504;  // one bf16 expert of 3 * 2048 * 1408 weights
 
@@ -39,9 +39,12 @@ struct Shape {
 constexpr Shape kShapes[] = {{2048, 1408}, {1408, 2048}, {2048, 5632}, {5632, 2048}, {2048, 2048}};
 constexpr int32_t kBatches[] = {1, 16, 34, 64, 512};
 
+std::string kernels = "auto";  // --kernels=NAME
+int32_t threads_per_arm = 2;   // --threads=N
+
 Device& TestDevice() {
   static const std::unique_ptr<Device> device = [] {
-    auto created = CreateCpuDevice({.threads = kThreads});
+    auto created = CreateCpuDevice({.threads = threads_per_arm, .kernels = kernels});
     if (!created.ok()) {
       std::fprintf(stderr, "%s\n", created.status().ToString().c_str());
       std::exit(1);
@@ -80,10 +83,11 @@ __attribute__((target("avx2"), optimize("O3"))) uint64_t Sum(const std::byte* da
 
 void Read(benchmark::State& state) {
   const std::byte* memory = Memory();
-  const size_t share = kWeightBytes / kThreads;
+  const auto count = static_cast<size_t>(threads_per_arm);
+  const size_t share = kWeightBytes / count;
   for (auto _ : state) {
     std::vector<std::thread> threads;
-    for (size_t t = 1; t < kThreads; ++t) {
+    for (size_t t = 1; t < count; ++t) {
       threads.emplace_back([=] { benchmark::DoNotOptimize(Sum(memory + t * share, share)); });
     }
     benchmark::DoNotOptimize(Sum(memory, share));
@@ -321,12 +325,25 @@ void Register() {
 }  // namespace expertflow
 
 int main(int argc, char** argv) {
-  const std::string threads = std::to_string(expertflow::kThreads);
-  omp_set_num_threads(expertflow::kThreads);  // oneDNN's runtime
-  openblas_set_num_threads(expertflow::kThreads);
   benchmark::Initialize(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    const std::string_view value = argument.substr(argument.find('=') + 1);
+    if (argument.starts_with("--kernels=")) {
+      expertflow::kernels = value;
+    } else if (argument.starts_with("--threads=") && std::atoi(value.data()) > 0) {
+      expertflow::threads_per_arm = std::atoi(value.data());
+    } else {
+      std::fprintf(stderr, "'%s': expected --kernels=NAME, --threads=N or a --benchmark_ option\n",
+                   argv[i]);
+      return 2;
+    }
+  }
+  omp_set_num_threads(expertflow::threads_per_arm);  // oneDNN's runtime
+  openblas_set_num_threads(expertflow::threads_per_arm);
   benchmark::AddCustomContext("kernels", expertflow::TestDevice().properties().kernels);
-  benchmark::AddCustomContext("threads_per_arm", threads);
+  benchmark::AddCustomContext("threads_per_arm", std::to_string(expertflow::threads_per_arm));
+  benchmark::AddCustomContext("openblas", openblas_get_corename());
   expertflow::Register();
   benchmark::RunSpecifiedBenchmarks();
   return 0;

@@ -22,6 +22,8 @@ struct Avx2 {
   static constexpr int kGroups = 2;
   static constexpr int kTileRows = 3;
   static constexpr int kTileCols = 4;
+  static constexpr int kBlockCols = 1024;
+  static constexpr int kPanelFloats = 80 * 1024;  // fits a 512 KiB second-level cache with room
 
   static float ToFloat(float value) { return value; }
   static float ToFloat(BF16 value) {

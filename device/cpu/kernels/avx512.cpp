@@ -15,8 +15,10 @@ struct Avx512 {
 
   static constexpr const char* kName = "avx512";
   static constexpr int kGroups = 1;
-  static constexpr int kTileRows = 4;
-  static constexpr int kTileCols = 6;
+  static constexpr int kTileRows = 6;
+  static constexpr int kTileCols = 4;
+  static constexpr int kBlockCols = 1024;
+  static constexpr int kPanelFloats = 208 * 1024;  // fits a 1 MiB second-level cache with room
 
   static float ToFloat(float value) { return value; }
   static float ToFloat(BF16 value) {

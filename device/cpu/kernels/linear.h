@@ -121,11 +121,9 @@ void Gemv(const MatmulArgs& args, int32_t row_begin, int32_t row_end) {
   });
 }
 
-// ---- Many rows. Packed layouts, with K cut into blocks of kBlockCols columns:
+// ---- Many rows. Packed layouts, with K cut into blocks of B::kBlockCols columns:
 //   activations [tile][block][group][chunk of 16][B::kTileRows][lanes of a group]
 //   weights     [block][tile][group][chunk of 16][B::kTileCols][lanes of a group]
-
-inline constexpr int32_t kBlockCols = 1024;
 
 template <typename B>
 inline constexpr int32_t kGroupLanes = kLanes / B::kGroups;
@@ -137,10 +135,9 @@ inline int32_t PaddedCols(int32_t cols) {
 
 template <typename B>
 int32_t GemmPanelRows(int32_t cols) {
-  constexpr int32_t kPanelFloats = 80 * 1024;  // fits a 512 KiB second-level cache with room
-  constexpr int32_t kStep = 12;                // whole tiles, and whole groups of four for Reduce4
+  constexpr int32_t kStep = 12;  // whole tiles, and whole groups of four for Reduce4
   static_assert(kStep % B::kTileCols == 0 && kStep % 4 == 0);
-  const int32_t rows = kPanelFloats / PaddedCols<B>(cols) / kStep * kStep;
+  const int32_t rows = B::kPanelFloats / PaddedCols<B>(cols) / kStep * kStep;
   return rows < kStep ? kStep : (rows > 8 * kStep ? 8 * kStep : rows);
 }
 
@@ -155,8 +152,8 @@ void PackX(const float* const* x, int32_t m, int32_t cols, int32_t tile, float* 
   using V = typename B::Vec;
   const int32_t padded = PaddedCols<B>(cols);
   float* to = packed + static_cast<int64_t>(tile) * B::kTileRows * padded;
-  for (int32_t block = 0; block < padded; block += kBlockCols) {
-    const int32_t block_cols = padded - block < kBlockCols ? padded - block : kBlockCols;
+  for (int32_t block = 0; block < padded; block += B::kBlockCols) {
+    const int32_t block_cols = padded - block < B::kBlockCols ? padded - block : B::kBlockCols;
     const int64_t group_floats = static_cast<int64_t>(block_cols / B::kGroups) * B::kTileRows;
     for (int i = 0; i < B::kTileRows; ++i) {
       const int32_t row = tile * B::kTileRows + i;
@@ -187,8 +184,8 @@ inline void PackPanel(const T* weight, int32_t cols, int32_t row_begin, int32_t 
       const int32_t row = row_begin + t * B::kTileCols + j;
       const T* from = weight + static_cast<int64_t>(row) * cols;
       float* to = panel;
-      for (int32_t block = 0; block < padded; block += kBlockCols) {
-        const int32_t block_cols = padded - block < kBlockCols ? padded - block : kBlockCols;
+      for (int32_t block = 0; block < padded; block += B::kBlockCols) {
+        const int32_t block_cols = padded - block < B::kBlockCols ? padded - block : B::kBlockCols;
         const int64_t group_floats = static_cast<int64_t>(block_cols / B::kGroups) * B::kTileCols;
         float* tile = to + static_cast<int64_t>(t) * block_cols * B::kTileCols;
         for (int32_t k = 0; k < block_cols; k += kLanes) {
@@ -265,8 +262,8 @@ void Gemm(const MatmulArgs& args, int32_t row_begin, int32_t row_end, float* scr
     const int64_t next_tile = first + kRows < args.m ? int64_t{kRows} * padded : 0;
     const float* x = args.packed_x + static_cast<int64_t>(first) * padded;
     const float* w = panel;
-    for (int32_t block = 0; block < padded; block += kBlockCols) {
-      const int32_t block_cols = padded - block < kBlockCols ? padded - block : kBlockCols;
+    for (int32_t block = 0; block < padded; block += B::kBlockCols) {
+      const int32_t block_cols = padded - block < B::kBlockCols ? padded - block : B::kBlockCols;
       const int32_t chunks = block_cols / kLanes;
       for (int g = 0; g < B::kGroups; ++g) {
         const float* group_x = x + static_cast<int64_t>(g) * chunks * kRows * kWidth;

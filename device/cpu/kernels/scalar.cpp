@@ -24,6 +24,8 @@ struct Scalar {
   static constexpr int kGroups = 1;
   static constexpr int kTileRows = 2;
   static constexpr int kTileCols = 2;
+  static constexpr int kBlockCols = 1024;
+  static constexpr int kPanelFloats = 80 * 1024;
 
   static float ToFloat(float value) { return value; }
   static float ToFloat(BF16 value) { return FloatFromBits(uint32_t{value.bits} << 16); }

@@ -77,7 +77,7 @@ void Coordinator::OnStoreMessage(Process* process, const Message& message, int64
 
 void Coordinator::OnWorkerMessage(Process* process, const Message& message, int64_t now_ns) {
   if (const auto* ready = std::get_if<WorkerReady>(&message)) {
-    OnWorkerReady(process, *ready);
+    OnWorkerReady(process, *ready, now_ns);
   } else if (const auto* stats = std::get_if<WorkerStats>(&message)) {
     process->stats = *stats;
   } else if (const auto* report = std::get_if<StepReport>(&message)) {
@@ -128,7 +128,18 @@ void Coordinator::AttachWorkers() {
   }
 }
 
-void Coordinator::OnWorkerReady(Process* process, const WorkerReady& ready) {
+void Coordinator::OnWorkerReady(Process* process, const WorkerReady& ready, int64_t now_ns) {
+  // A sequence that goes on at another worker must go on with the same bits.
+  if (!arithmetic_.empty() && ready.arithmetic != arithmetic_) {
+    OnFatal(process->member.id,
+            {static_cast<uint8_t>(StatusCode::kFailedPrecondition),
+             fmt::format("{} has kernels '{}' with other sums ({}) than the job's ({}): start all "
+                         "workers with the same --kernels",
+                         NameOf(*process), ready.kernels, ready.arithmetic, arithmetic_)},
+            now_ns);
+    return;
+  }
+  arithmetic_ = ready.arithmetic;
   process->worker = ready;
   process->ready = true;
   placement_.WorkerReady(WorkerId(process->member.id.value));

@@ -107,7 +107,7 @@ class Coordinator {
   void OnWorkerMessage(Process* process, const Message& message, int64_t now_ns);
   void OnLoadProgress(Process* process, const LoadProgress& progress);
   void OnStoreReady(Process* process, const StoreReady& ready, int64_t now_ns);
-  void OnWorkerReady(Process* process, const WorkerReady& ready);
+  void OnWorkerReady(Process* process, const WorkerReady& ready, int64_t now_ns);
   void OnHeartbeat(Process* process, const Heartbeat& heartbeat, int64_t now_ns);
   void OnFatal(ProcessId process, const FatalError& error, int64_t now_ns);
   // A worker maps the store of its own host.
@@ -161,6 +161,7 @@ class Coordinator {
   std::vector<ClientId> clients_;
   uint64_t last_sequence_ = 0;
   std::string fingerprint_;  // of the model, once a store is ready
+  std::string arithmetic_;   // of the workers, once one is ready
 
   JobPhase phase_ = JobPhase::kStarting;
   Status failure_;

@@ -184,6 +184,7 @@ std::string StatusJson(const JobSnapshot& snapshot) {
                                  {"ready", process.ready},
                                  {"device", worker.device},
                                  {"kernels", worker.kernels},
+                                 {"arithmetic", worker.arithmetic},
                                  {"threads", worker.threads},
                                  {"in_place", worker.in_place},
                                  {"expert_slots", worker.expert_slots},

@@ -50,9 +50,10 @@ struct LinkProperties {
 };
 
 struct DeviceProperties {
-  std::string name;            // "cpu"
-  std::string kernels;         // instruction set in use: "scalar", "avx2", "avx512"
-  int32_t threads = 0;         // compute threads
+  std::string name;        // "cpu"
+  std::string kernels;     // instruction set in use: "scalar", "avx2", "avx512", "amx"
+  std::string arithmetic;  // how sums are defined: devices that name the same give the same bits
+  int32_t threads = 0;     // compute threads
   bool host_pointers = false;  // ops may read host memory (mapped expert blocks) in place
   uint64_t memory_bytes_total = 0;
   uint64_t memory_bytes_free = 0;  // when the device was opened

@@ -4,10 +4,11 @@
 // F16, BF16) and are raised to float32; sums are float32.
 //
 // Batch invariance: a row's result does not depend on which other rows are in the call, on the
-// number of threads, or on the instruction set: each dot product is summed over 16 interleaved
-// lanes (element i goes to lane i % 16, in ascending order, fused multiply-add), the lanes are
-// added in a fixed tree. Prefill in chunks, decode, batches and re-runs after a failure give the
-// same bits because of this.
+// number of threads, or on the machine, as long as devices name the same arithmetic
+// (DeviceProperties). "16 lanes" is: each dot product is summed over 16 interleaved lanes (element
+// i goes to lane i % 16, in ascending order, fused multiply-add), the lanes are added in a fixed
+// tree. Prefill in chunks, decode, batches and re-runs after a failure give the same bits because
+// of this.
 //
 // Pointers to activations, weights and KV blocks are device pointers. Small index lists (spans) are
 // host memory and may be reused when the call returns.

@@ -72,8 +72,8 @@ auto Fields(T& m) {
 }
 template <wire::Is<WorkerReady> T>
 auto Fields(T& m) {
-  return std::tie(m.device, m.kernels, m.threads, m.expert_slots, m.in_place, m.kv_tokens,
-                  m.effective_config, m.memory_plan);
+  return std::tie(m.device, m.kernels, m.arithmetic, m.threads, m.expert_slots, m.in_place,
+                  m.kv_tokens, m.effective_config, m.memory_plan);
 }
 template <wire::Is<TokenEvent> T>
 auto Fields(T& m) {

@@ -84,8 +84,9 @@ struct Shutdown {
 // --- worker -> coordinator ---------------------------------------------------------------------
 
 struct WorkerReady {
-  std::string device;   // "cpu"
-  std::string kernels;  // "avx2", ...
+  std::string device;      // "cpu"
+  std::string kernels;     // "avx2", ...
+  std::string arithmetic;  // of its sums: workers of a job must agree
   uint32_t threads = 0;
   uint32_t expert_slots = 0;  // 0 with in_place
   bool in_place = false;

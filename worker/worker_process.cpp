@@ -107,10 +107,11 @@ MemoryPlanInput WorkerProcess::PlanInput() const {
 std::string WorkerProcess::EffectiveConfig() const {
   const DeviceProperties& device = device_->properties();
   return fmt::format(
-      R"({{"device":"{}","kernels":"{}","threads":{},"device_memory":"{}","prefetch":{},)"
+      R"({{"device":"{}","kernels":"{}","arithmetic":"{}","threads":{},"device_memory":"{}","prefetch":{},)"
       R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"sequences_max":{},)"
       R"("prefill_tokens_max":{},"transfer_chunk_bytes":{}}})",
-      device.name, device.kernels, device.threads, options_.device_memory_host ? "host" : "private",
+      device.name, device.kernels, device.arithmetic, device.threads,
+      options_.device_memory_host ? "host" : "private",
       options_.prefetch && !options_.device_memory_host, device.link.bytes_per_second,
       device.link.latency_ns, device.link.emulated, options_.sequences_max,
       options_.prefill_tokens_max, options_.transfer_chunk_bytes);
@@ -148,6 +149,7 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   WorkerReady worker;
   worker.device = device_->properties().name;
   worker.kernels = device_->properties().kernels;
+  worker.arithmetic = device_->properties().arithmetic;
   worker.threads = static_cast<uint32_t>(device_->properties().threads);
   worker.expert_slots = static_cast<uint32_t>(plan.expert_slots);
   worker.in_place = plan.in_place;

@@ -20,7 +20,7 @@ namespace expertflow {
 struct WorkerOptions {
   std::string job;
   std::string device = "cpu";
-  std::string kernels = "auto";     // "scalar", "avx2", "avx512"
+  std::string kernels = "auto";     // "scalar", "avx2", "avx512", "amx"
   int32_t threads = 0;              // compute threads; 0: this worker's share of the host's cores
   int32_t workers_on_host = 0;      // for that share; 0: counted from the members
   bool device_memory_host = false;  // compute in place from the store's mapping: no arena, no cache

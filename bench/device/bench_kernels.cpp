@@ -344,6 +344,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("kernels", expertflow::TestDevice().properties().kernels);
   benchmark::AddCustomContext("threads_per_arm", std::to_string(expertflow::threads_per_arm));
   benchmark::AddCustomContext("openblas", openblas_get_corename());
+  expertflow::Memory();  // not in the first arm that runs
   expertflow::Register();
   benchmark::RunSpecifiedBenchmarks();
   return 0;

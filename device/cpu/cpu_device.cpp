@@ -175,6 +175,7 @@ Result<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options)
   DeviceProperties properties;
   properties.name = "cpu";
   properties.kernels = kernels->name;
+  properties.arithmetic = kernels->arithmetic;
   properties.threads = pool->threads();
   properties.host_pointers = true;
   properties.memory_bytes_total = memory.bytes_total;

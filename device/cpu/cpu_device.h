@@ -17,7 +17,7 @@ namespace expertflow {
 
 struct CpuDeviceOptions {
   int32_t threads = 0;           // compute threads, the caller included; 0: all usable CPUs
-  std::string kernels = "auto";  // "auto", "scalar", "avx2", "avx512"
+  std::string kernels = "auto";  // "auto", "scalar", "avx2", "avx512", "amx"
   LinkProperties link;           // emulated when its rate is not 0
 };
 

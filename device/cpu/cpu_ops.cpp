@@ -20,10 +20,6 @@ constexpr double kRegionWorthNs = 10'000;
 // A chunk of streamed weights should be worth at least this.
 constexpr double kChunkNs = 2'000;
 
-bool UsesGemm(const MatmulArgs& args) {
-  return args.m > kGemvRowsMax;
-}
-
 double CostNs(const MatmulArgs& args, int32_t rows) {
   const double elements = static_cast<double>(rows) * args.cols;
   return elements * static_cast<double>(DTypeBytes(args.weight_dtype)) / kWeightBytesPerNs +
@@ -136,7 +132,8 @@ void CpuOps::Linear(std::span<const LinearJob> jobs, int32_t m) {
 }
 
 void CpuOps::RunProducts() {
-  PackProducts();
+  const int64_t packed_floats = PackProducts(nullptr);
+  if (packed_floats > 0) PackProducts(packed_.Get(static_cast<size_t>(packed_floats)));
   CutProducts();
   double total_ns = 0;
   for (const Product& product : products_) {
@@ -154,35 +151,40 @@ void CpuOps::RunProducts() {
   }
 }
 
-void CpuOps::PackProducts() {
-  const auto tiles_of = [this](const MatmulArgs& args) {
-    return (args.m + kernels_.gemm_tile_rows - 1) / kernels_.gemm_tile_rows;
-  };
-  const auto tile_floats = [this](const MatmulArgs& args) {
-    return PaddedCols(args.cols) * kernels_.gemm_tile_rows;
-  };
+const PackedKernels* CpuOps::PackedFor(const MatmulArgs& args) const {
+  if (kernels_.bf16 != nullptr && args.weight_dtype == DType::kBF16) return kernels_.bf16;
+  return args.m > kGemvRowsMax ? &kernels_.gemm : nullptr;
+}
+
+int64_t CpuOps::PackProducts(float* packed) {
   int64_t floats = 0;
-  for (const Product& product : products_) {
-    if (UsesGemm(product.args)) floats += tiles_of(product.args) * tile_floats(product.args);
-  }
-  if (floats == 0) return;
-  float* to = packed_.Get(static_cast<size_t>(floats));
+  const PackedKernels* last_kernels = nullptr;
   const float* const* last_x = nullptr;
   const float* last_packed = nullptr;
-  for (Product& product : products_) {
-    MatmulArgs& args = product.args;
-    if (!UsesGemm(args)) continue;
-    if (args.x != last_x) {
-      const int32_t tiles = tiles_of(args);
-      ForEach(tiles, static_cast<double>(tile_floats(args)) / 4,
-              [&](int32_t tile, int32_t) { kernels_.pack_x(args.x, args.m, args.cols, tile, to); });
+  const auto pack = [&](MatmulArgs& args) {
+    const PackedKernels* kernels = PackedFor(args);
+    if (kernels == nullptr) return;
+    if (kernels != last_kernels || args.x != last_x) {
+      const int32_t tiles = (args.m + kernels->tile_rows - 1) / kernels->tile_rows;
+      const int32_t tile_floats = kernels->tile_floats(args.cols);
+      if (packed != nullptr) {
+        float* to = packed + floats;
+        ForEach(tiles, tile_floats / 4.0, [&](int32_t tile, int32_t) {
+          kernels->pack_x(args.x, args.m, args.cols, tile, to);
+        });
+        last_packed = to;
+      }
+      last_kernels = kernels;
       last_x = args.x;
-      last_packed = to;
-      to += tiles * tile_floats(args);
+      floats += int64_t{tiles} * tile_floats;
     }
     args.packed_x = last_packed;
-    product.up.packed_x = last_packed;
+  };
+  for (Product& product : products_) {
+    pack(product.args);
+    if (product.swiglu) pack(product.up);
   }
+  return floats;
 }
 
 void CpuOps::CutProducts() {
@@ -190,8 +192,8 @@ void CpuOps::CutProducts() {
   for (size_t p = 0; p < products_.size(); ++p) {
     const MatmulArgs& args = products_[p].args;
     int32_t step = 0;
-    if (UsesGemm(args)) {
-      step = kernels_.gemm_panel_rows(args.cols);
+    if (const PackedKernels* packed = PackedFor(args)) {
+      step = packed->panel_rows(args.cols);
     } else {
       // Large enough to stream well, small enough to share the end fairly.
       const double row_ns = std::max(CostNs(args, 1), 1e-3);
@@ -206,10 +208,10 @@ void CpuOps::CutProducts() {
 
 void CpuOps::RunProduct(const Product& product, int32_t begin, int32_t end, int32_t thread) {
   const auto multiply = [&](const MatmulArgs& args) {
-    if (UsesGemm(args)) {
+    if (const PackedKernels* packed = PackedFor(args)) {
       float* scratch =
-          thread_scratch_[static_cast<size_t>(thread)].Get(kernels_.gemm_scratch_floats(args.cols));
-      kernels_.gemm(args, begin, end, scratch);
+          thread_scratch_[static_cast<size_t>(thread)].Get(packed->scratch_floats(args.cols));
+      packed->multiply(args, begin, end, scratch);
     } else {
       kernels_.gemv(args, begin, end);
     }

@@ -64,8 +64,11 @@ class CpuOps : public Ops {
   // Runs body(i) for i in [0, count), spread over the threads when it is worth it.
   template <typename Body>
   void ForEach(int32_t count, double ns_each, const Body& body);
+  // Null: gemv.
+  const PackedKernels* PackedFor(const MatmulArgs& args) const;
   void RunProducts();
-  void PackProducts();
+  // Packs the activations of all products to `packed`, each once; null: only counts the floats.
+  int64_t PackProducts(float* packed);
   void CutProducts();
   void RunProduct(const Product& product, int32_t begin, int32_t end, int32_t thread);
   void RunMlpParts();

@@ -534,7 +534,7 @@ TEST_P(OpsConformance, NanAndInfinityComeThroughAndRoutesStayValid) {
 
 std::vector<DeviceUnderTest> CpuDevices() {
   std::vector<DeviceUnderTest> devices;
-  for (const std::string kernels : {"scalar", "avx2", "avx512"}) {
+  for (const std::string kernels : {"scalar", "avx2", "avx512", "amx"}) {
     devices.push_back({"cpu_" + kernels,
                        [kernels] { return CreateCpuDevice({.threads = 2, .kernels = kernels}); }});
   }

@@ -78,10 +78,11 @@ void Compare(const ReferencePrompt& prompt, const StepOutput& output, uint64_t i
   EXPECT_EQ(seen, n);
 }
 
-void ExpectParity(const std::string& folder, int64_t route_mismatches_max) {
+void ExpectParity(const std::string& folder, int64_t route_mismatches_max,
+                  const EngineSetup& setup = {}) {
   const GoldenModel model(folder);
   const auto prompts = LoadReference(folder);
-  GoldenEngine golden(model, {});
+  GoldenEngine golden(model, setup);
   for (size_t i = 0; i < prompts.size(); ++i) {
     ASSERT_TRUE(golden.engine().Start(Request(i, prompts[i], true)).ok());
   }
@@ -109,6 +110,19 @@ TEST(EngineGoldenTest, FIELD_1_GroupedQueriesAndShardsEqualTheReference) {
 // 3,072 decisions, of which some tie to 1e-6: at least 99.9 % must agree.
 TEST(EngineGoldenTest, FIELD_1_BundledModelEqualsTheReference) {
   ExpectParity(kBundled, 3);
+}
+
+bool HasAmx() {
+  const auto available = AvailableKernels();
+  return std::find(available.begin(), available.end(), "amx") != available.end();
+}
+
+// Its sums are others, so the comparison with the reference is made again.
+TEST(EngineGoldenTest, FIELD_1_OnAmx) {
+  if (!HasAmx()) GTEST_SKIP() << "this machine has no AMX";
+  ExpectParity(kSmall, 0, {.kernels = "amx"});
+  ExpectParity(kGrouped, 0, {.kernels = "amx"});
+  ExpectParity(kBundled, 3, {.kernels = "amx"});
 }
 
 // Everything that a run produces, comparable bit by bit.
@@ -146,11 +160,11 @@ RunResult RunPrompts(const GoldenModel& model, const std::vector<ReferencePrompt
 class SameBitsTest : public ::testing::TestWithParam<const char*> {};
 
 // FIELD rows 4, 10, 11, 12, 16: residency, prefetch, chunking, batching, threads change nothing.
-TEST_P(SameBitsTest, FIELD_4_HoweverAModelIsRun) {
-  const GoldenModel model(GetParam());
-  auto prompts = LoadReference(GetParam());
+void ExpectSameBitsHoweverItIsRun(const char* folder, const std::string& kernels) {
+  const GoldenModel model(folder);
+  auto prompts = LoadReference(folder);
   for (auto& prompt : prompts) prompt.greedy.resize(16);
-  const RunResult expected = RunPrompts(model, prompts, {}, true);
+  const RunResult expected = RunPrompts(model, prompts, {.kernels = kernels}, true);
   ASSERT_EQ(expected.tokens.size(), prompts.size());
   const struct {
     const char* what;
@@ -170,8 +184,19 @@ TEST_P(SameBitsTest, FIELD_4_HoweverAModelIsRun) {
       {"all slots", {.in_place = false, .resident_percent = 100}, false},
   };
   for (const auto& run : runs) {
-    EXPECT_TRUE(RunPrompts(model, prompts, run.setup, run.one_by_one) == expected) << run.what;
+    EngineSetup setup = run.setup;
+    setup.kernels = kernels;
+    EXPECT_TRUE(RunPrompts(model, prompts, setup, run.one_by_one) == expected) << run.what;
   }
+}
+
+TEST_P(SameBitsTest, FIELD_4_HoweverAModelIsRun) {
+  ExpectSameBitsHoweverItIsRun(GetParam(), "auto");
+}
+
+TEST_P(SameBitsTest, FIELD_4_HoweverAModelIsRunOnAmx) {
+  if (!HasAmx()) GTEST_SKIP() << "this machine has no AMX";
+  ExpectSameBitsHoweverItIsRun(GetParam(), "amx");
 }
 
 TEST_P(SameBitsTest, OnEveryInstructionSetOfThisMachine) {
@@ -181,6 +206,7 @@ TEST_P(SameBitsTest, OnEveryInstructionSetOfThisMachine) {
   for (auto& prompt : prompts) prompt.greedy.resize(4);
   const RunResult expected = RunPrompts(model, prompts, {.kernels = "scalar"}, false);
   for (const std::string& kernels : AvailableKernels()) {
+    if (kernels == "amx") continue;  // has sums of its own
     EXPECT_TRUE(RunPrompts(model, prompts, {.kernels = kernels}, false) == expected) << kernels;
   }
 }

@@ -1,7 +1,13 @@
 #include "device/cpu/kernels/kernel_table.h"
 
+#include <cpuid.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 
 namespace expertflow::cpu {
 namespace {
@@ -16,7 +22,43 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-std::vector<const KernelTable*> AvailableKernelTables() {
+// Whether CPU and operating system know tiles and bf16 products on them.
+bool HasAmx() {
+  constexpr unsigned kTileConfig = 1u << 17, kTileData = 1u << 18;  // of XCR0
+  if (!HasAvx512()) return false;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if ((d & bit_AMX_TILE) == 0 || (d & bit_AMX_BF16) == 0) return false;
+  unsigned enabled = 0, high = 0;
+  __asm__("xgetbv" : "=a"(enabled), "=d"(high) : "c"(0));
+  if ((enabled & kTileConfig) == 0 || (enabled & kTileData) == 0) return false;
+  // Palette 1 has eight tiles of 16 rows of 64 bytes on every CPU so far.
+  return __get_cpuid_count(0x1d, 1, &a, &b, &c, &d) != 0 && b == (8u << 16 | 64u) && c == 16;
+}
+
+// Linux enables tile registers per process, on request; threads inherit it.
+Status AllowTiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return OkStatus();
+  return FailedPrecondition(
+      fmt::format("CPU kernels 'amx': the operating system does not allow this process to use "
+                  "tile registers ({}); use another of: {}",
+                  std::strerror(errno), fmt::join(AvailableKernelNames(), ", ")));
+}
+
+const KernelTable& AmxKernels() {
+  static const KernelTable table = [] {
+    KernelTable amx = Avx512Kernels();
+    amx.name = "amx";
+    amx.arithmetic = "amx bf16 x 3";
+    amx.bf16 = &AmxBf16Kernels();
+    return amx;
+  }();
+  return table;
+}
+
+// Those that share the same bits.
+std::vector<const KernelTable*> SameBitsTables() {
   std::vector<const KernelTable*> tables{&ScalarKernels()};
   if (HasAvx2()) tables.push_back(&Avx2Kernels());
   if (HasAvx512()) tables.push_back(&Avx512Kernels());
@@ -27,24 +69,29 @@ std::vector<const KernelTable*> AvailableKernelTables() {
 
 std::vector<std::string> AvailableKernelNames() {
   std::vector<std::string> names;
-  for (const KernelTable* table : AvailableKernelTables()) names.emplace_back(table->name);
+  for (const KernelTable* table : SameBitsTables()) names.emplace_back(table->name);
+  if (HasAmx()) names.emplace_back(AmxKernels().name);
   return names;
 }
 
 Result<const KernelTable*> SelectKernels(const std::string& name) {
-  const std::vector<const KernelTable*> tables = AvailableKernelTables();
+  const std::vector<const KernelTable*> tables = SameBitsTables();
   if (name == "auto") return tables.back();
   for (const KernelTable* table : tables) {
     if (name == table->name) return table;
   }
+  if (name == "amx" && HasAmx()) {
+    RETURN_IF_ERROR(AllowTiles());
+    return &AmxKernels();
+  }
   const std::string available = fmt::format("{}", fmt::join(AvailableKernelNames(), ", "));
-  if (name == "avx2" || name == "avx512") {
+  if (name == "avx2" || name == "avx512" || name == "amx") {
     return FailedPrecondition(fmt::format(
         "CPU kernels '{}' need instructions that this machine lacks; it has: {}", name, available));
   }
   return InvalidArgument(fmt::format(
-      "unknown CPU kernels '{}': expected auto, scalar, avx2 or avx512; this machine has: {}", name,
-      available));
+      "unknown CPU kernels '{}': expected auto, scalar, avx2, avx512 or amx; this machine has: {}",
+      name, available));
 }
 
 }  // namespace expertflow::cpu

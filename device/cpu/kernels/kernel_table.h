@@ -1,11 +1,12 @@
 // The CPU kernels behind plain function pointers, one table per instruction set.
 //
 // Only this header is shared between code for the x86-64 baseline and the sources compiled for
-// AVX2 or AVX-512. Those sources define nothing but their table: everything else in them has
+// AVX2, AVX-512 or AMX. Those sources define nothing but their table: everything else in them has
 // internal linkage, so that the linker can never pick an AVX copy of a function for baseline code.
 //
-// Every table gives the same bits (the rule of device/ops.h): the algorithms are templates over a
-// thin back end (elementwise.h, linear.h, attention.h) whose operations are exact in IEEE 754.
+// The tables scalar, avx2 and avx512 give the same bits (the rule of device/ops.h): the algorithms
+// are templates over a thin back end (elementwise.h, linear.h, attention.h) whose operations are
+// exact in IEEE 754. amx is the table avx512 with its own sums for bf16 weights (amx.cpp).
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,7 @@ struct MatmulArgs {
   int32_t cols = 0;
   int32_t m = 0;
   const float* const* x = nullptr;  // [m] rows of [cols]
-  const float* packed_x = nullptr;  // the same rows as pack_x() laid them out (gemm only)
+  const float* packed_x = nullptr;  // the same rows as pack_x() of PackedKernels laid them out
   float* const* out = nullptr;      // [m] rows of [rows]
 };
 
@@ -60,21 +61,30 @@ struct CombineArgs {
   int32_t hidden = 0;
 };
 
+// A product of panels of weight rows with activations that were packed before.
+struct PackedKernels {
+  int32_t tile_rows;  // activation rows that are packed together
+  int32_t (*tile_floats)(int32_t cols);
+  // Writes rows [tile * tile_rows, ...) of x to packed + tile * tile_floats(cols).
+  void (*pack_x)(const float* const* x, int32_t m, int32_t cols, int32_t tile, float* packed);
+
+  int32_t (*panel_rows)(int32_t cols);
+  size_t (*scratch_floats)(int32_t cols);
+  // REQUIRES: args.packed_x != nullptr, row_end - row_begin <= panel_rows(cols); `scratch` is
+  // aligned to 64 bytes
+  void (*multiply)(const MatmulArgs& args, int32_t row_begin, int32_t row_end, float* scratch);
+};
+
 struct KernelTable {
   const char* name;
+  const char* arithmetic;  // DeviceProperties::arithmetic
 
   // Few rows: streams the weights once per six rows or fewer.
   void (*gemv)(const MatmulArgs& args, int32_t row_begin, int32_t row_end);
-
-  // Many rows: weights are raised to float32 once per panel of gemm_panel_rows(cols) rows and
-  // multiplied with activation tiles of gemm_tile_rows rows.
-  int32_t gemm_tile_rows;
-  int32_t (*gemm_panel_rows)(int32_t cols);
-  size_t (*gemm_scratch_floats)(int32_t cols);
-  // REQUIRES: args.packed_x != nullptr, row_end - row_begin <= gemm_panel_rows(cols)
-  void (*gemm)(const MatmulArgs& args, int32_t row_begin, int32_t row_end, float* scratch);
-  // Tile t takes gemm_tile_rows * (cols rounded up to 16) floats of `packed`.
-  void (*pack_x)(const float* const* x, int32_t m, int32_t cols, int32_t tile, float* packed);
+  // Many rows: raises a panel of weights to float32 once.
+  PackedKernels gemm;
+  // Takes the place of both for bf16 weights, with sums of its own, if not null.
+  const PackedKernels* bf16;
 
   void (*convert)(const void* from, DType dtype, int32_t n, float* to);
   void (*rms_norm)(const float* x, const void* weight, DType dtype, float eps, int32_t n,
@@ -94,10 +104,12 @@ struct KernelTable {
 const KernelTable& ScalarKernels();
 const KernelTable& Avx2Kernels();
 const KernelTable& Avx512Kernels();
+const PackedKernels& AmxBf16Kernels();
 
 // Names of the tables that this CPU and operating system can run, slowest first.
 std::vector<std::string> AvailableKernelNames();
-// "auto" gives the fastest. Errors name what there is.
+// "auto" gives the fastest of those that share the same bits, so never "amx". Errors name what
+// there is. Choosing "amx" asks the operating system to allow tiles in this process.
 Result<const KernelTable*> SelectKernels(const std::string& name);
 
 }  // namespace expertflow::cpu

@@ -134,6 +134,11 @@ inline int32_t PaddedCols(int32_t cols) {
 }
 
 template <typename B>
+int32_t TileFloats(int32_t cols) {
+  return B::kTileRows * PaddedCols<B>(cols);
+}
+
+template <typename B>
 int32_t GemmPanelRows(int32_t cols) {
   constexpr int32_t kStep = 12;  // whole tiles, and whole groups of four for Reduce4
   static_assert(kStep % B::kTileCols == 0 && kStep % 4 == 0);

@@ -38,7 +38,7 @@ TEST_F(CoordinatorTest, AWorkerIsAttachedOnceTheStoreOfItsHostIsReady) {
   ASSERT_THAT(job_.SentTo<AttachStore>(2), SizeIs(1));
   EXPECT_EQ(job_.SentTo<AttachStore>(2)[0].store.name, "segment");
   EXPECT_THAT(job_.SentTo<AttachStore>(3), IsEmpty());  // its host has no store
-  job_.Say(2, WorkerReady{});
+  job_.Say(2, WorkerReady{.arithmetic = "16 lanes"});
   EXPECT_EQ(job_.LastState().phase, JobPhase::kReady);
 }
 
@@ -52,9 +52,9 @@ TEST_F(CoordinatorTest, RequestsThatCameEarlyStartWhenAllWorkersAreReady) {
   job_.Say(1, FakeJob::Segment());
   job_.Submit(1, "a", 3);
   job_.Submit(2, "b", 3);
-  job_.Say(2, WorkerReady{});
+  job_.Say(2, WorkerReady{.arithmetic = "16 lanes"});
   EXPECT_THAT(job_.SentTo<StartSequence>(2), IsEmpty());
-  job_.Say(3, WorkerReady{});
+  job_.Say(3, WorkerReady{.arithmetic = "16 lanes"});
   EXPECT_THAT(job_.SentTo<StartSequence>(2), SizeIs(1));
   EXPECT_THAT(job_.SentTo<StartSequence>(3), SizeIs(1));
 }
@@ -82,7 +82,7 @@ TEST_F(CoordinatorTest, ASlowStartEndsWithWhatIsMissing) {
   job_.Join(1, ProcessRole::kStore);
   job_.Join(2, ProcessRole::kWorker);
   job_.Say(1, FakeJob::Segment());
-  job_.Say(2, WorkerReady{});
+  job_.Say(2, WorkerReady{.arithmetic = "16 lanes"});
   job_.Pass(job_.options.start_timeout_ns);
   EXPECT_FALSE(job_.coordinator->result());
   job_.Pass(kSecond);
@@ -97,6 +97,33 @@ TEST_F(CoordinatorTest, AClientThatComesLateGetsTheStateAtOnce) {
   job_.coordinator->OnClient(ClientId(2));
   ASSERT_THAT(job_.Got<JobState>(2), SizeIs(1));
   EXPECT_EQ(job_.Got<JobState>(2)[0].phase, JobPhase::kReady);
+}
+
+TEST_F(CoordinatorTest, AWorkerWithOtherSumsIsRefused) {
+  job_.options.workers_expected = 2;
+  job_.Create();
+  job_.Join(1, ProcessRole::kStore);
+  job_.Join(2, ProcessRole::kWorker);
+  job_.Join(3, ProcessRole::kWorker);
+  job_.Say(1, FakeJob::Segment());
+  job_.Say(2, WorkerReady{.kernels = "avx2", .arithmetic = "16 lanes"});
+  job_.Say(3, WorkerReady{.kernels = "amx", .arithmetic = "other"});
+  ASSERT_TRUE(job_.coordinator->result());
+  EXPECT_EQ(job_.coordinator->result()->code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(job_.coordinator->result()->message(), HasSubstr("worker 3 "));
+  EXPECT_THAT(job_.coordinator->result()->message(), HasSubstr("--kernels"));
+}
+
+// As above, but the job runs already: it goes on without the newcomer.
+TEST_F(CoordinatorTest, AWorkerWithOtherSumsCannotJoinLater) {
+  job_.Start();
+  job_.Join(3, ProcessRole::kWorker);
+  job_.Say(3, WorkerReady{.arithmetic = "16 lanes"});
+  EXPECT_FALSE(job_.gone.contains(ProcessId(3)));
+  job_.Join(4, ProcessRole::kWorker);
+  job_.Say(4, WorkerReady{.kernels = "amx", .arithmetic = "other"});
+  EXPECT_TRUE(job_.gone.contains(ProcessId(4)));
+  EXPECT_FALSE(job_.coordinator->result());
 }
 
 TEST_F(CoordinatorTest, AStoreWithAnotherModelIsRefused) {
@@ -319,7 +346,7 @@ TEST_F(CoordinatorTest, MessagesOfTheWrongRoleAreAProtocolError) {
   job_.Start(2);
   job_.Say(3, FakeJob::Segment());
   EXPECT_TRUE(job_.gone.contains(ProcessId(3)));
-  job_.Say(1, WorkerReady{});
+  job_.Say(1, WorkerReady{.arithmetic = "16 lanes"});
   EXPECT_TRUE(job_.gone.contains(ProcessId(1)));
   job_.FromClient(1, Heartbeat{});  // ignored
   EXPECT_FALSE(job_.coordinator->result());

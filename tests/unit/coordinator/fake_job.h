@@ -105,7 +105,7 @@ class FakeJob final : public CoordinatorPort {
     Join(1, ProcessRole::kStore);
     for (int32_t i = 0; i < workers; ++i) Join(2 + i, ProcessRole::kWorker);
     Say(1, Segment());
-    for (int32_t i = 0; i < workers; ++i) Say(2 + i, WorkerReady{});
+    for (int32_t i = 0; i < workers; ++i) Say(2 + i, WorkerReady{.arithmetic = "16 lanes"});
   }
   // Lets time pass as the loop does: a tick each half second, heartbeats of all but `silent`.
   void Pass(int64_t ns, const std::set<int32_t>& silent = {}) {

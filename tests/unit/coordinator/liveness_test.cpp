@@ -98,7 +98,7 @@ TEST_F(LivenessTest, FIELD_61_AReplacementTakesOver) {
   EXPECT_FALSE(job_.coordinator->result());
   JoinSpawned(5, ProcessRole::kWorker);
   EXPECT_THAT(job_.SentTo<AttachStore>(5), SizeIs(1));
-  job_.Say(5, WorkerReady{});
+  job_.Say(5, WorkerReady{.arithmetic = "16 lanes"});
   job_.RunAll({5});
   EXPECT_EQ(job_.Text(1),
             "the \xC3\xA9"
@@ -140,7 +140,7 @@ TEST_F(LivenessTest, TheEndOfAReplacementThatHadJoinedCountsOnce) {
   job_.Start(2);
   job_.Die(2);
   JoinSpawned(5, ProcessRole::kWorker);
-  job_.Say(5, WorkerReady{});
+  job_.Say(5, WorkerReady{.arithmetic = "16 lanes"});
   job_.Die(5);  // plans the second, a second later
   job_.coordinator->OnChildEnded(901, "exit code 137", job_.now_ns);
   job_.Pass(kSecond);
@@ -176,7 +176,7 @@ TEST_F(LivenessTest, AWorkerThatJoinsLaterGetsSequences) {
   job_.Submit(2, "x", 3);
   job_.Join(9, ProcessRole::kWorker);
   ASSERT_THAT(job_.SentTo<AttachStore>(9), SizeIs(1));
-  job_.Say(9, WorkerReady{});
+  job_.Say(9, WorkerReady{.arithmetic = "16 lanes"});
   EXPECT_THAT(job_.SentTo<StartSequence>(9), SizeIs(1));
   job_.RunAll({2, 9});
   EXPECT_EQ(job_.Done(2).finish, FinishReason::kLength);
@@ -269,7 +269,7 @@ TEST_F(LivenessTest, AWorkerThatBuildsItsEngineMayBeSilent) {
   job_.Say(1, FakeJob::Segment());
   job_.Pass(30 * kSecond, {2});
   EXPECT_FALSE(job_.coordinator->result());
-  job_.Say(2, WorkerReady{});
+  job_.Say(2, WorkerReady{.arithmetic = "16 lanes"});
   EXPECT_THAT(job_.killed, IsEmpty());
 }
 

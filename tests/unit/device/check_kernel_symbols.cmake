@@ -1,4 +1,4 @@
-# Fails when a source compiled for AVX2 or AVX-512 defines anything but its table's accessor: the
+# Fails when a source compiled for AVX2, AVX-512 or AMX defines anything but its table's accessor: the
 # linker could pick such a copy for code that runs on every CPU.
 execute_process(COMMAND ${NM} --defined-only --extern-only --demangle ${ARCHIVE}
                 OUTPUT_VARIABLE symbols RESULT_VARIABLE result)
@@ -11,12 +11,12 @@ set(tables 0)
 foreach(line ${lines})
   if(line MATCHES "^(.*)\\.o:$")
     set(member "${CMAKE_MATCH_1}")
-  elseif(member MATCHES "^avx" AND line MATCHES "Avx[0-9]+Kernels\\(\\)$")
+  elseif(member MATCHES "^(avx|amx)" AND line MATCHES "(Avx[0-9]+|AmxBf16)Kernels\\(\\)$")
     math(EXPR tables "${tables} + 1")
-  elseif(member MATCHES "^avx" AND line)
+  elseif(member MATCHES "^(avx|amx)" AND line)
     message(FATAL_ERROR "${member} also defines: ${line}")
   endif()
 endforeach()
-if(NOT tables EQUAL 2)
-  message(FATAL_ERROR "found ${tables} kernel tables in ${ARCHIVE}, expected 2")
+if(NOT tables EQUAL 3)
+  message(FATAL_ERROR "found ${tables} kernel tables in ${ARCHIVE}, expected 3")
 endif()

@@ -2,6 +2,7 @@
 // the same bits for every shape, place in memory and number of rows and threads. Skips where the
 // machine has no AMX.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cfloat>
@@ -84,6 +85,31 @@ std::vector<float> WideFloats(size_t size, uint32_t seed, int range) {
   return values;
 }
 
+// Memory that ends where nothing can be read any more.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(const std::vector<uint8_t>& bytes) {
+    constexpr size_t kPage = 4096;
+    const size_t used = (bytes.size() + kPage - 1) / kPage * kPage;
+    mapped_ = used + kPage;
+    base_ = static_cast<uint8_t*>(
+        mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_NE(base_, MAP_FAILED);
+    EXPECT_EQ(mprotect(base_ + used, kPage, PROT_NONE), 0);
+    data_ = base_ + used - bytes.size();
+    std::copy(bytes.begin(), bytes.end(), data_);
+  }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  ~GuardedBytes() { munmap(base_, mapped_); }
+  const uint8_t* data() const { return data_; }
+
+ private:
+  uint8_t* base_ = nullptr;
+  uint8_t* data_ = nullptr;
+  size_t mapped_ = 0;
+};
+
 class AmxKernels : public testing::Test {
  protected:
   void SetUp() override {
@@ -92,18 +118,17 @@ class AmxKernels : public testing::Test {
     device_ = std::move(device).value();
   }
 
-  // x [m, cols] times w [rows, cols]; weights and x begin `offset` elements past aligned memory,
-  // and the weights end where readable memory ends, if they are large enough to tell.
+  // x [m, cols] times w [rows, cols]. The weights end where readable memory ends, so they begin
+  // anywhere; x begins `offset` elements past aligned memory.
   std::vector<float> Multiply(const TestWeights& w, const TestWeights* bias, int32_t rows,
                               int32_t cols, const std::vector<float>& x, size_t offset) {
     const auto m = static_cast<int32_t>(x.size() / static_cast<size_t>(cols));
-    DeviceArray<uint8_t> weights(*device_, 2 * offset + w.stored.size());
-    std::copy(w.stored.begin(), w.stored.end(), weights.data() + 2 * offset);
+    const GuardedBytes weights(w.stored);
     DeviceArray<float> activations(*device_, offset + x.size());
     std::copy(x.begin(), x.end(), activations.data() + offset);
     std::vector<float> out(static_cast<size_t>(m) * static_cast<size_t>(rows), NAN);
     LinearJob job;
-    job.weight = {weights.data() + 2 * offset, DType::kBF16, rows, cols};
+    job.weight = {weights.data(), DType::kBF16, rows, cols};
     if (bias != nullptr) job.bias = {bias->stored.data(), bias->dtype, rows};
     job.x = activations.data() + offset;
     job.out = out.data();

@@ -24,11 +24,12 @@ bool HasAvx512() {
 
 // Whether CPU and operating system know tiles and bf16 products on them.
 bool HasAmx() {
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;      // of leaf 7, edx
   constexpr unsigned kTileConfig = 1u << 17, kTileData = 1u << 18;  // of XCR0
   if (!HasAvx512()) return false;
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  if ((d & bit_AMX_TILE) == 0 || (d & bit_AMX_BF16) == 0) return false;
+  if ((d & kAmxTile) == 0 || (d & kAmxBf16) == 0) return false;
   unsigned enabled = 0, high = 0;
   __asm__("xgetbv" : "=a"(enabled), "=d"(high) : "c"(0));
   if ((enabled & kTileConfig) == 0 || (enabled & kTileData) == 0) return false;

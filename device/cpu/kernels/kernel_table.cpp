@@ -12,9 +12,15 @@
 namespace expertflow::cpu {
 namespace {
 
+// clang 14 has no name for it in __builtin_cpu_supports.
+bool HasF16c() {
+  constexpr unsigned kF16c = 1u << 29;  // of leaf 1, ecx
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & kF16c) != 0;
+}
+
 bool HasAvx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
 }
 
 bool HasAvx512() {
@@ -48,14 +54,14 @@ Status AllowTiles() {
 }
 
 const KernelTable& AmxKernels() {
-  static const KernelTable table = [] {
+  static const KernelTable kTable = [] {
     KernelTable amx = Avx512Kernels();
     amx.name = "amx";
     amx.arithmetic = "amx bf16 x 3";
     amx.bf16 = &AmxBf16Kernels();
     return amx;
   }();
-  return table;
+  return kTable;
 }
 
 // Those that share the same bits.

@@ -13,6 +13,7 @@
 #include "common/check.h"
 #include "transport/inbound_streams.h"
 #include "transport/poll_wait.h"
+#include "transport/start_lock.h"
 #include "transport/ucx_worker.h"
 
 namespace expertflow {
@@ -452,7 +453,10 @@ Status UcxTransport::Poll(Deadline deadline, std::span<pollfd> others,
 }  // namespace
 
 Result<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options) {
-  ASSIGN_OR_RETURN(UcxWorker worker, UcxWorker::Create(options));
+  auto started = StartAlone<UcxWorker>(UcxStartLockName(), Deadline::AfterNs(options.start_ns),
+                                       [options] { return UcxWorker::Create(options); });
+  if (!started.ok()) return started.status().WithContext("cannot start UCX");
+  UcxWorker worker = std::move(started).value();
   auto transport = std::make_unique<UcxTransport>(options.self, std::move(worker));
   RETURN_IF_ERROR(transport->Init());
   return std::unique_ptr<Transport>(std::move(transport));

@@ -7,6 +7,7 @@
 // UCX_* variables of the user's environment win over our settings.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -21,9 +22,12 @@ struct UcxOptions {
   std::string net_devices;
   // As UCX_TLS. Only transports with peer-failure handling can connect.
   std::string tls = "tcp,self";
+  // Until UCX has started, the wait for other processes of the host that start it included.
+  int64_t start_ns = 30'000'000'000;
 };
 
-// The transport may be handed to another thread, but two threads must not use it at a time.
+// kDeadlineExceeded when UCX does not start in time: the process must then end with _exit(). The
+// transport may be handed to another thread, but two threads must not use it at a time.
 Result<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options);
 
 }  // namespace expertflow

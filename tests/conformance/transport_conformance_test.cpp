@@ -3,16 +3,21 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <functional>
+#include <future>
 #include <map>
 #include <numeric>
 #include <thread>
 
 #include "common/process.h"
 #include "transport/fake_transport.h"
+#include "transport/start_lock.h"
 #include "transport/ucx_transport.h"
 
 namespace expertflow {
@@ -372,6 +377,77 @@ int EchoPeer(const char* parent_address) {
     }
   }
   return 6;
+}
+
+// FIELD row 58: processes of a host start UCX one after another.
+TEST(UcxStart, FIELD_58_WaitsForAnotherProcessThatStarts) {
+  std::optional<StartLock> other;
+  auto lock = StartLock::Acquire(UcxStartLockName(), Deadline::AfterNs(kTestNs));
+  ASSERT_TRUE(lock.ok()) << lock.status().ToString();
+  other.emplace(std::move(lock).value());
+  const auto refused =
+      CreateUcxTransport({.self = kA, .net_devices = "lo", .start_ns = 50'000'000});
+  EXPECT_EQ(refused.status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_NE(refused.status().message().find("another process"), std::string::npos)
+      << refused.status().message();
+  other.reset();
+  EXPECT_TRUE(CreateUcxTransport({.self = kA, .net_devices = "lo"}).ok());
+}
+
+TEST(UcxStart, FIELD_58_TheLockGoesWithItsHolder) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const UniqueFd in(ready[0]);
+  UniqueFd out(ready[1]);
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    const auto lock = StartLock::Acquire("expertflow-start-lock-test", Deadline::AfterNs(kTestNs));
+    const char held = lock.ok() ? 1 : 0;
+    [[maybe_unused]] const ssize_t n = ::write(out.get(), &held, 1);
+    ::pause();
+  }
+  char held = 0;
+  ASSERT_EQ(::read(in.get(), &held, 1), 1);
+  EXPECT_EQ(held, 1);
+  EXPECT_FALSE(StartLock::Acquire("expertflow-start-lock-test", Deadline::AfterMs(20)).ok());
+  ::kill(holder, SIGKILL);
+  ASSERT_EQ(::waitpid(holder, nullptr, 0), holder);
+  EXPECT_TRUE(StartLock::Acquire("expertflow-start-lock-test", Deadline::AfterNs(kTestNs)).ok());
+}
+
+TEST(UcxStart, FIELD_58_StartsDoNotOverlap) {
+  std::atomic<int> running{0};
+  std::atomic<int> overlaps{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      const auto started = StartAlone<int>(
+          "expertflow-start-alone-test", Deadline::AfterNs(kTestNs), [&]() -> Result<int> {
+            if (running.fetch_add(1) != 0) ++overlaps;
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+            running.fetch_sub(1);
+            return 7;
+          });
+      EXPECT_TRUE(started.ok() && *started == 7);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(overlaps, 0);
+}
+
+TEST(UcxStart, FIELD_58_AStartThatDoesNotReturnIsAnError) {
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  const auto started = StartAlone<int>("expertflow-stuck-start-test", Deadline::AfterMs(50),
+                                       [ended]() -> Result<int> {
+                                         ended.wait();
+                                         return 7;
+                                       });
+  EXPECT_EQ(started.status().code(), StatusCode::kDeadlineExceeded);
+  // While it is stuck nobody else starts.
+  EXPECT_FALSE(StartLock::Acquire("expertflow-stuck-start-test", Deadline::AfterMs(20)).ok());
+  end.set_value();
+  EXPECT_TRUE(StartLock::Acquire("expertflow-stuck-start-test", Deadline::AfterNs(kTestNs)).ok());
 }
 
 class UcxProcesses : public ::testing::Test {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "transport/wire.h"
 
 namespace expertflow {
 namespace {}  // namespace
@@ -36,6 +37,10 @@ bool Coordinator::HasProcess(ProcessRole role) const {
                      [role](const auto& entry) { return entry.second.member.info.role == role; });
 }
 
+bool Coordinator::IsHere(const Process& process) const {
+  return SameHost(process.member.info, self_.info);
+}
+
 // --- what stores and workers say ---------------------------------------------------------------
 
 void Coordinator::OnMember(const Member& member, int64_t now_ns) {
@@ -44,9 +49,16 @@ void Coordinator::OnMember(const Member& member, int64_t now_ns) {
   process.joined_ns = now_ns;
   process.last_heard_ns = now_ns;
   process.progress_ns = now_ns;
-  replacements_.Joined(member.info.pid);
-  processes_.emplace(member.id, std::move(process));
+  const Process& added = processes_.emplace(member.id, std::move(process)).first->second;
   AttachWorkers();
+  SayWhatIsMissing(added);
+}
+
+void Coordinator::OnJoiner(const Member& member, int64_t now_ns) {
+  OnMember(member, now_ns);
+  Process& process = processes_.at(member.id);
+  process.guest = !IsHere(process) || !replacements_.Joined(member.info.pid);
+  LogInfo("{} has joined", NameOf(process));
 }
 
 void Coordinator::OnMessage(ProcessId id, const Message& message, int64_t now_ns) {
@@ -99,19 +111,38 @@ void Coordinator::OnLoadProgress(Process* process, const LoadProgress& progress)
 }
 
 void Coordinator::OnStoreReady(Process* process, const StoreReady& ready, int64_t now_ns) {
-  if (!fingerprint_.empty() && ready.fingerprint != fingerprint_) {
-    OnFatal(process->member.id,
-            {static_cast<uint8_t>(StatusCode::kFailedPrecondition),
-             fmt::format("{} holds another model ({}) than the job's ({})", NameOf(*process),
-                         ready.fingerprint, fingerprint_)},
-            now_ns);
+  const bool has_own_store =
+      std::any_of(processes_.begin(), processes_.end(), [](const auto& entry) {
+        return entry.second.member.info.role == ProcessRole::kStore && !entry.second.guest;
+      });
+  if (fingerprint_.empty() && process->guest && has_own_store) {
+    process->store = ready;  // judged when the job's own store has told what the model is
     return;
+  }
+  if (!AcceptStore(process, ready, now_ns)) return;
+  for (auto entry = processes_.begin(); entry != processes_.end();) {
+    Process* guest = &(entry++)->second;  // it may be turned away
+    if (guest->guest && !guest->ready && !guest->store.fingerprint.empty()) {
+      AcceptStore(guest, StoreReady(guest->store), now_ns);
+    }
+  }
+  AttachWorkers();
+}
+
+bool Coordinator::AcceptStore(Process* process, const StoreReady& ready, int64_t now_ns) {
+  if (!fingerprint_.empty() && ready.fingerprint != fingerprint_) {
+    TurnAway(process->member.id,
+             InvalidArgument(fmt::format("{} holds another model (fingerprint {}) than the job "
+                                         "({}); give it the job's --model",
+                                         NameOf(*process), ready.fingerprint, fingerprint_)),
+             now_ns);
+    return false;
   }
   fingerprint_ = ready.fingerprint;
   process->store = ready;
   process->ready = true;
   if (ready.adopted) LogInfo("{} took over {}", NameOf(*process), ready.name);
-  AttachWorkers();
+  return true;
 }
 
 void Coordinator::AttachWorkers() {
@@ -128,15 +159,26 @@ void Coordinator::AttachWorkers() {
   }
 }
 
+void Coordinator::SayWhatIsMissing(const Process& worker) const {
+  if (worker.member.info.role != ProcessRole::kWorker || worker.attached) return;
+  const bool has_store = std::any_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
+    const ProcessInfo& info = entry.second.member.info;
+    return info.role == ProcessRole::kStore && SameHost(info, worker.member.info);
+  });
+  if (!has_store) {
+    LogWarning("{} waits: its host has no store; start one there with --join", NameOf(worker));
+  }
+}
+
 void Coordinator::OnWorkerReady(Process* process, const WorkerReady& ready, int64_t now_ns) {
   // A sequence that goes on at another worker must go on with the same bits.
   if (!arithmetic_.empty() && ready.arithmetic != arithmetic_) {
-    OnFatal(process->member.id,
-            {static_cast<uint8_t>(StatusCode::kFailedPrecondition),
-             fmt::format("{} has kernels '{}' with other sums ({}) than the job's ({}): start all "
-                         "workers with the same --kernels",
-                         NameOf(*process), ready.kernels, ready.arithmetic, arithmetic_)},
-            now_ns);
+    TurnAway(process->member.id,
+             FailedPrecondition(fmt::format(
+                 "{} has kernels '{}' with other sums ({}) than the job's ({}): start all "
+                 "workers with the same --kernels",
+                 NameOf(*process), ready.kernels, ready.arithmetic, arithmetic_)),
+             now_ns);
     return;
   }
   arithmetic_ = ready.arithmetic;
@@ -157,11 +199,18 @@ void Coordinator::OnHeartbeat(Process* process, const Heartbeat& heartbeat, int6
 
 void Coordinator::OnFatal(ProcessId id, const FatalError& error, int64_t now_ns) {
   // Before the job is ready an error would only come again.
-  if (starting()) {
+  const auto found = processes_.find(id);
+  if (starting() && found != processes_.end() && !found->second.guest) {
     Fail(Status(ErrorCodeFrom(error.code), error.message), now_ns);
     return;
   }
   OnProcessGone(id, error.message, now_ns);
+}
+
+void Coordinator::TurnAway(ProcessId id, const Status& why, int64_t now_ns) {
+  const FatalError error{static_cast<uint8_t>(why.code()), why.message()};
+  port_.Send(id, error);
+  OnFatal(id, error, now_ns);
 }
 
 // --- phases ------------------------------------------------------------------------------------

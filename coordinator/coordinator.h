@@ -61,8 +61,11 @@ class Coordinator {
 
   // This process, for the job's status.
   void SetSelf(const Member& self) { self_ = self; }
-  // A store or worker that the port is connected to.
+  // A store or worker that the port is connected to, and that the job started with.
   void OnMember(const Member& member, int64_t now_ns);
+  // One that came through the rendezvous: a replacement, or somebody's own. The latter is a guest:
+  // what goes wrong with it never ends the job, and it is not replaced.
+  void OnJoiner(const Member& member, int64_t now_ns);
   void OnMessage(ProcessId process, const Message& message, int64_t now_ns);
   // Its death was seen, or it broke the protocol.
   void OnProcessGone(ProcessId process, const std::string& why, int64_t now_ns);
@@ -85,6 +88,7 @@ class Coordinator {
  private:
   struct Process {
     Member member;
+    bool guest = false;  // see OnJoiner()
     bool ready = false;
     bool attached = false;  // a worker: AttachStore was sent
     int64_t joined_ns = 0;
@@ -107,11 +111,16 @@ class Coordinator {
   void OnWorkerMessage(Process* process, const Message& message, int64_t now_ns);
   void OnLoadProgress(Process* process, const LoadProgress& progress);
   void OnStoreReady(Process* process, const StoreReady& ready, int64_t now_ns);
+  // Takes the store in, or turns it away; false then.
+  bool AcceptStore(Process* process, const StoreReady& ready, int64_t now_ns);
   void OnWorkerReady(Process* process, const WorkerReady& ready, int64_t now_ns);
   void OnHeartbeat(Process* process, const Heartbeat& heartbeat, int64_t now_ns);
   void OnFatal(ProcessId process, const FatalError& error, int64_t now_ns);
+  // Tells the process why it cannot stay, and lets it go.
+  void TurnAway(ProcessId process, const Status& why, int64_t now_ns);
   // A worker maps the store of its own host.
   void AttachWorkers();
+  void SayWhatIsMissing(const Process& worker) const;
   bool starting() const { return phase_ == JobPhase::kStarting || phase_ == JobPhase::kLoading; }
   void UpdatePhase();
   void TellClients();
@@ -121,14 +130,21 @@ class Coordinator {
   std::string NameOf(const Process& process) const;
   int32_t CountReady(ProcessRole role) const;
   bool HasProcess(ProcessRole role) const;
+  // On the coordinator's own host.
+  bool IsHere(const Process& process) const;
 
   // Death and replacement: liveness.cpp.
   bool Stalled(const Process& process, int64_t now_ns) const;
   // Why the process must be given up; empty while it lives.
   std::string Verdict(const Process& process, int64_t now_ns) const;
+  // A replacement runs on this host, so it takes the place of those that ran here. A worker also
+  // replaces the last one, wherever that was.
+  bool IsReplaced(const Process& gone) const;
   // Starts another, now or later, or fails the job when no worker is left.
   void Replace(ProcessRole role, const std::string& why, int64_t now_ns);
   void StartReplacements(int64_t now_ns);
+  // Signs of life for those that cannot see our death: a cut link is silent at both ends.
+  void BeatOtherHosts(int64_t now_ns);
   // Forgives the silence of a time in which this process itself did not run.
   void ExcuseOwnPause(int64_t now_ns);
 
@@ -153,6 +169,7 @@ class Coordinator {
   const int64_t started_ns_;
   Member self_;
   int64_t last_tick_ns_;
+  int64_t last_beat_ns_ = 0;
 
   Placement placement_;
   Replacements replacements_;

@@ -25,6 +25,7 @@ namespace {
 
 constexpr int64_t kTickNs = 500'000'000;
 constexpr int64_t kStopNs = 1'500'000'000;
+constexpr int64_t kSignalStopNs = 600'000'000;  // mpirun kills within a second of its SIGTERM
 constexpr size_t kClientsMax = 256;
 
 std::string RandomSecret() {
@@ -86,7 +87,8 @@ class CoordinatorProcess final : public CoordinatorPort {
     std::vector<Client*> talking;
   };
 
-  void AddMember(const Member& member);
+  enum class Arrival { kWithTheJob, kJoined };
+  void AddMember(const Member& member, Arrival arrival);
   // The same order in both.
   std::vector<pollfd> PollList(const SignalWatcher& signals) const;
   Ready ReadyOf(std::span<const pollfd> list);
@@ -134,15 +136,19 @@ Status CoordinatorProcess::Init(const std::vector<Member>& members) {
     if (member.info.role == ProcessRole::kCoordinator) {
       coordinator_->SetSelf(member);
     } else {
-      AddMember(member);
+      AddMember(member, Arrival::kWithTheJob);
     }
   }
   return OkStatus();
 }
 
-void CoordinatorProcess::AddMember(const Member& member) {
+void CoordinatorProcess::AddMember(const Member& member, Arrival arrival) {
   const Status connected = transport_.Connect(member.id, member.info.address);
-  coordinator_->OnMember(member, NowNs());
+  if (arrival == Arrival::kJoined) {
+    coordinator_->OnJoiner(member, NowNs());
+  } else {
+    coordinator_->OnMember(member, NowNs());
+  }
   if (!connected.ok()) {
     coordinator_->OnProcessGone(member.id, connected.message(), NowNs());
     return;
@@ -254,6 +260,7 @@ Status CoordinatorProcess::PollOnce(SignalWatcher& signals, Deadline deadline) {
   if (ready.connecting) AcceptClients();
   if (ready.signal && signals.Take()) {
     interrupted_ = true;
+    if (options_.on_signal) options_.on_signal();
     coordinator_->Stop("the coordinator got a signal", NowNs());
   }
   ReportFailedSends();
@@ -269,7 +276,7 @@ void CoordinatorProcess::AddJoiners() {
     }
     members_.push_back(member);
     rendezvous_->SetMembers(members_);
-    AddMember(member);
+    AddMember(member, Arrival::kJoined);
   }
 }
 
@@ -358,7 +365,7 @@ Status CoordinatorProcess::Run(SignalWatcher& signals) {
 
 // Lets the others end: what was said is sent, and they have a moment to go.
 Status CoordinatorProcess::StopAll() {
-  const Deadline deadline = Deadline::AfterNs(kStopNs);
+  const Deadline deadline = Deadline::AfterNs(interrupted_ ? kSignalStopNs : kStopNs);
   std::vector<TransportEvent> events;
   const auto waits_for_clients = [this] {
     return std::any_of(clients_.begin(), clients_.end(), [](const Client& client) {

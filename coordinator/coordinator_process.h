@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,16 @@ struct CoordinatorOptions {
   int32_t sequences_per_worker_max = 16;
   uint32_t queued_requests_max = 1024;
   int64_t start_timeout_ns = 600'000'000'000;  // until all workers are ready
+  int64_t heartbeat_ns = 1'000'000'000;        // between our own, for processes of other hosts
   int64_t heartbeat_timeout_ns = 10'000'000'000;
   int64_t stall_timeout_ns = 120'000'000'000;  // busy without progress
   // Command lines that start a replacement; "--join ADDRESS" is appended, the secret goes through
   // the environment (EXPERTFLOW_JOIN_SECRET). Empty: a dead one is not replaced.
   std::vector<std::string> store_command;
   std::vector<std::string> worker_command;
+  // Called at once after SIGINT or SIGTERM, before anybody is told: what must not stay goes here,
+  // for mpirun may kill at any moment from then on. May be empty.
+  std::function<void()> on_signal;
   // Requested options and where each came from, as a JSON object, shown by `status`.
   std::string requested_config;
 };

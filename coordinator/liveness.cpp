@@ -21,6 +21,10 @@ void Coordinator::OnProcessGone(ProcessId id, const std::string& why, int64_t no
   const ProcessRole role = process.member.info.role;
   const std::string what = fmt::format("{} is gone: {}", NameOf(process), why);
   port_.Disconnect(id);
+  if (starting() && process.guest) {
+    LogWarning("{}", what);
+    return;
+  }
   if (starting()) {
     Fail(Unavailable(what + ", before the job was ready"), now_ns);
     return;
@@ -35,8 +39,14 @@ void Coordinator::OnProcessGone(ProcessId id, const std::string& why, int64_t no
     for (const SequenceId sequence : orphans) requests_.at(sequence).session.OnRequeued();
     LogWarning("{}; {} of its sequences are queued again", what, orphans.size());
   }
-  Replace(role, what, now_ns);
+  if (IsReplaced(process)) Replace(role, what, now_ns);
   Assign();
+}
+
+bool Coordinator::IsReplaced(const Process& gone) const {
+  const ProcessRole role = gone.member.info.role;
+  if (!gone.guest && IsHere(gone)) return true;
+  return role == ProcessRole::kWorker && !HasProcess(role) && !replacements_.Expects(role);
 }
 
 void Coordinator::Replace(ProcessRole role, const std::string& why, int64_t now_ns) {
@@ -114,9 +124,18 @@ void Coordinator::ExcuseOwnPause(int64_t now_ns) {
   }
 }
 
+void Coordinator::BeatOtherHosts(int64_t now_ns) {
+  if (now_ns - last_beat_ns_ < options_.heartbeat_ns) return;
+  last_beat_ns_ = now_ns;
+  for (const auto& [id, process] : processes_) {
+    if (!IsHere(process)) port_.Send(id, Heartbeat{});
+  }
+}
+
 void Coordinator::OnTick(int64_t now_ns) {
   if (result_) return;
   ExcuseOwnPause(now_ns);
+  BeatOtherHosts(now_ns);
   if (starting() && now_ns - started_ns_ > options_.start_timeout_ns) {
     Fail(DeadlineExceeded(fmt::format(
              "after {} s {} of {} workers and {} of {} stores are ready (--start-timeout)",

@@ -25,8 +25,8 @@ class Replacements {
   // Roles whose replacement is due; the caller starts each, and says Started() or plans another.
   std::vector<ProcessRole> TakeDue(int64_t now_ns);
   void Started(ProcessRole role, int64_t pid, int64_t now_ns);
-  // A process with this pid joined; nothing when it is none of ours.
-  void Joined(int64_t pid) { started_.erase(pid); }
+  // A process of this host with this pid joined; false when it is none of ours.
+  bool Joined(int64_t pid) { return started_.erase(pid) != 0; }
   // The role of a child that ended before it joined; nothing for any other.
   std::optional<ProcessRole> Ended(int64_t pid);
   // Pids of those that have not joined in time.

@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "coordinator/coordinator.h"
+#include "transport/wire.h"
 
 namespace expertflow {
 

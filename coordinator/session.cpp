@@ -7,12 +7,6 @@
 
 namespace expertflow {
 
-StatusCode ErrorCodeFrom(uint8_t code) {
-  if (code == static_cast<uint8_t>(StatusCode::kOk)) return StatusCode::kInternal;
-  return static_cast<StatusCode>(
-      std::min<uint8_t>(code, static_cast<uint8_t>(StatusCode::kInternal)));
-}
-
 StopFilter::StopFilter(std::vector<std::string> stop) : stop_(std::move(stop)) {
   std::erase_if(stop_, [](const std::string& text) { return text.empty(); });
 }

@@ -15,9 +15,6 @@
 
 namespace expertflow {
 
-// The code of an error that a peer reports; anything that is not an error's code is kInternal.
-StatusCode ErrorCodeFrom(uint8_t code);
-
 // Text that is given out except for what could be the start of a stop string.
 class StopFilter {
  public:

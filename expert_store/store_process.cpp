@@ -175,7 +175,8 @@ Status StoreProcess::Run(Transport& transport) {
 
 Status RunStore(const StoreOptions& options, Transport& transport,
                 const std::vector<Member>& members, SignalWatcher& signals) {
-  ASSIGN_OR_RETURN(CoordinatorLink link, CoordinatorLink::Connect(transport, signals, members));
+  ASSIGN_OR_RETURN(CoordinatorLink link, CoordinatorLink::Connect(transport, signals, members,
+                                                                  options.heartbeat_timeout_ns));
   StoreProcess process(options, std::move(link));
   return process.Run(transport);
 }

@@ -25,6 +25,7 @@ struct StoreOptions {
   std::string config_json;
   int32_t load_threads = 0;  // 0: chosen
   int64_t heartbeat_ns = 1'000'000'000;
+  int64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of a coordinator of another host
 };
 
 // Runs until the coordinator says so or is gone, or a signal arrives (kCancelled).

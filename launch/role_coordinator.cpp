@@ -55,6 +55,7 @@ Result<CoordinatorOptions> CoordinatorOptionsFrom(const Options& options,
   coordinator.sequences_per_worker_max = static_cast<int32_t>(options.Integer("sequences-max"));
   coordinator.queued_requests_max = static_cast<uint32_t>(options.Integer("queue-max"));
   coordinator.start_timeout_ns = options.DurationNs("start-timeout");
+  coordinator.heartbeat_ns = options.DurationNs("heartbeat-interval");
   coordinator.heartbeat_timeout_ns = options.DurationNs("heartbeat-timeout");
   coordinator.stall_timeout_ns = options.DurationNs("stall-timeout");
   if (!options.Flag("no-restart")) {
@@ -70,10 +71,11 @@ Result<CoordinatorOptions> CoordinatorOptionsFrom(const Options& options,
 }
 
 Status Coordinate(const Options& options, const RoleContext& context) {
-  ASSIGN_OR_RETURN(const CoordinatorOptions coordinator, CoordinatorOptionsFrom(options, context));
+  ASSIGN_OR_RETURN(CoordinatorOptions coordinator, CoordinatorOptionsFrom(options, context));
   const std::string folder = JobFolderPath(options);
   bool owned = false;
   RETURN_IF_ERROR(ClaimJobFolder(folder, coordinator.job, &owned));
+  if (owned) coordinator.on_signal = [&folder] { RemoveJobFolder(folder); };
   Status status = RunCoordinator(coordinator, context.transport, context.members, context.signals);
   if (owned) RemoveJobFolder(folder);
   return status;

@@ -28,6 +28,7 @@ Status Store(const Options& options, const RoleContext& context) {
   store.config_json = model.config_json;
   store.load_threads = static_cast<int32_t>(options.Integer("load-threads"));
   store.heartbeat_ns = options.DurationNs("heartbeat-interval");
+  store.heartbeat_timeout_ns = options.DurationNs("heartbeat-timeout");
   return RunStore(store, context.transport, context.members, context.signals);
 }
 

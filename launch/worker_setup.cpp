@@ -23,6 +23,7 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
   worker.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));
   worker.transfer_chunk_bytes = options.Bytes("transfer-chunk");
   worker.heartbeat_ns = options.DurationNs("heartbeat-interval");
+  worker.heartbeat_timeout_ns = options.DurationNs("heartbeat-timeout");
   worker.trace_file = options.Text("trace");
   return worker;
 }

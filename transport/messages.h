@@ -156,7 +156,8 @@ struct Heartbeat {
   bool busy = false;
 };
 
-// A process cannot go on; it exits after sending this.
+// A process cannot go on; it exits after sending this. From the coordinator: the receiver cannot
+// stay in the job.
 struct FatalError {
   uint8_t code = 0;  // StatusCode
   std::string message;

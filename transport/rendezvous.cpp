@@ -178,7 +178,7 @@ Result<std::optional<Member>> RendezvousServer::Answer(Handshake* handshake,
       const std::string expected,
       rendezvous::Prove("client", options_.secret, request.client_nonce, handshake->nonce));
   if (!rendezvous::SameProof(expected, request.proof)) {
-    return FailedPrecondition("wrong job secret; use the secret of the job at " + address_);
+    return InvalidArgument("wrong job secret; use the secret of the job at " + address_);
   }
   rendezvous::JoinReply reply;
   ASSIGN_OR_RETURN(reply.proof, rendezvous::Prove("server", options_.secret, handshake->nonce,
@@ -244,14 +244,13 @@ Result<std::vector<Member>> RendezvousWireUp::ExchangeOnce(const ProcessInfo& se
   RETURN_IF_ERROR(WriteAll(fd.get(), rendezvous::Encode(Kind::kJoinRequest, request), deadline));
   ASSIGN_OR_RETURN(const auto reply,
                    ReceiveFrame<rendezvous::JoinReply>(fd.get(), Kind::kJoinReply, deadline));
-  if (reply.code != 0) {
-    return FailedPrecondition(reply.message);
-  }
+  // Whatever the server's reason, it is about what this process has brought.
+  if (reply.code != 0) return InvalidArgument(reply.message);
   ASSIGN_OR_RETURN(
       const std::string expected,
       rendezvous::Prove("server", secret_, challenge.server_nonce, request.client_nonce));
   if (!rendezvous::SameProof(expected, reply.proof)) {
-    return FailedPrecondition("the server there does not know the job secret");
+    return InvalidArgument("the server there does not know the job secret");
   }
   std::vector<Member> members;
   for (const rendezvous::MemberEntry& entry : reply.members) {

@@ -81,7 +81,7 @@ class RendezvousWireUp final : public WireUp {
   RendezvousWireUp(std::string address, std::string secret);
 
   // Retries until the deadline while nobody listens (the job may still be starting). A wrong secret
-  // and a server of another version are errors at once.
+  // and a server of another version are kInvalidArgument at once.
   Result<std::vector<Member>> Exchange(const ProcessInfo& self, Deadline deadline) override;
   ProcessId self() const override { return self_; }
 

@@ -68,7 +68,7 @@ Result<std::span<const uint8_t>> CheckFrame(Kind kind, std::span<const uint8_t> 
     return InvalidArgument("the other side is not an ExpertFlow process");
   }
   if (header.version != kProtocolVersion) {
-    return FailedPrecondition(
+    return InvalidArgument(
         fmt::format("peer speaks protocol {}, this is {}; all processes must be of one version",
                     header.version, kProtocolVersion));
   }

@@ -77,7 +77,7 @@ template <typename T>
 std::vector<uint8_t> Encode(Kind kind, const T& payload) {
   return wire::EncodeFrame({kMagic, kProtocolVersion, static_cast<uint16_t>(kind), 0}, payload);
 }
-// Header checks of a received frame; kFailedPrecondition for another protocol version.
+// Header checks of a received frame; another protocol version is refused by name.
 Result<std::span<const uint8_t>> CheckFrame(Kind kind, std::span<const uint8_t> frame);
 template <typename T>
 Result<T> Decode(Kind kind, std::span<const uint8_t> frame) {

@@ -82,6 +82,12 @@ Result<Message> DecodeMessage(std::span<const uint8_t> bytes) {
   return message;
 }
 
+StatusCode ErrorCodeFrom(uint8_t code) {
+  if (code == static_cast<uint8_t>(StatusCode::kOk)) return StatusCode::kInternal;
+  return static_cast<StatusCode>(
+      std::min<uint8_t>(code, static_cast<uint8_t>(StatusCode::kInternal)));
+}
+
 FrameSplitter::FrameSplitter(size_t frame_bytes_max)
     : FrameSplitter(frame_bytes_max, kMessageMagic) {}
 

@@ -20,6 +20,9 @@ namespace expertflow {
 // "StartSequence", ...
 std::string_view MessageName(const Message& message);
 
+// The code of an error that a peer reports; anything that is not an error's code is kInternal.
+StatusCode ErrorCodeFrom(uint8_t code);
+
 std::vector<uint8_t> EncodeMessage(const Message& message);
 // Exactly one message; trailing bytes are an error. kFailedPrecondition for a peer of another
 // protocol version, kInvalidArgument for anything else that is wrong.

@@ -265,7 +265,8 @@ Status WorkerProcess::Run() {
 
 Status RunWorker(const WorkerOptions& options, Transport& transport,
                  const std::vector<Member>& members, SignalWatcher& signals) {
-  ASSIGN_OR_RETURN(CoordinatorLink link, CoordinatorLink::Connect(transport, signals, members));
+  ASSIGN_OR_RETURN(CoordinatorLink link, CoordinatorLink::Connect(transport, signals, members,
+                                                                  options.heartbeat_timeout_ns));
   WorkerProcess process(options, transport, members, std::move(link));
   return process.Run();
 }

@@ -34,6 +34,7 @@ struct WorkerOptions {
   uint64_t transfer_chunk_bytes = 1 << 20;
   uint64_t outgoing_bytes_max = uint64_t{64} << 20;  // captured logits that wait to be sent
   int64_t heartbeat_ns = 1'000'000'000;
+  int64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of a coordinator of another host
   std::string trace_file;  // timeline of this worker (timeline.h); empty: none
 };
 

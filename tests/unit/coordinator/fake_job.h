@@ -70,7 +70,10 @@ class FakeJob final : public CoordinatorPort {
   void KillChild(int64_t pid) override { killed_children.push_back(pid); }
 
   // --- events ---
-  void Create() { coordinator = std::make_unique<Coordinator>(options, model, *this, now_ns); }
+  void Create() {
+    coordinator = std::make_unique<Coordinator>(options, model, *this, now_ns);
+    coordinator->SetSelf(MemberOf(0, ProcessRole::kCoordinator));
+  }
   Member MemberOf(int32_t id, ProcessRole role, int64_t pid = 0,
                   const std::string& host = "a") const {
     Member member;
@@ -82,6 +85,9 @@ class FakeJob final : public CoordinatorPort {
   }
   void Join(int32_t id, ProcessRole role, int64_t pid = 0, const std::string& host = "a") {
     coordinator->OnMember(MemberOf(id, role, pid, host), now_ns);
+  }
+  void JoinLater(int32_t id, ProcessRole role, int64_t pid = 0, const std::string& host = "a") {
+    coordinator->OnJoiner(MemberOf(id, role, pid, host), now_ns);
   }
   void Say(int32_t id, const Message& message) {
     coordinator->OnMessage(ProcessId(id), message, now_ns);

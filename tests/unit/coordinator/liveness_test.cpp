@@ -23,7 +23,7 @@ class LivenessTest : public ::testing::Test {
   }
   // A replacement joins, with the pid that the last Spawn() gave.
   void JoinSpawned(int32_t id, ProcessRole role) {
-    job_.Join(id, role, 900 + static_cast<int64_t>(job_.spawned.size()));
+    job_.JoinLater(id, role, 900 + static_cast<int64_t>(job_.spawned.size()));
   }
 
   FakeJob job_;
@@ -174,7 +174,7 @@ TEST_F(LivenessTest, AWorkerThatJoinsLaterGetsSequences) {
   job_.Start();
   job_.Submit(1, "x", 3);
   job_.Submit(2, "x", 3);
-  job_.Join(9, ProcessRole::kWorker);
+  job_.JoinLater(9, ProcessRole::kWorker);
   ASSERT_THAT(job_.SentTo<AttachStore>(9), SizeIs(1));
   job_.Say(9, WorkerReady{.arithmetic = "16 lanes"});
   EXPECT_THAT(job_.SentTo<StartSequence>(9), SizeIs(1));
@@ -184,7 +184,7 @@ TEST_F(LivenessTest, AWorkerThatJoinsLaterGetsSequences) {
 
 TEST_F(LivenessTest, AJoinerThatDoesNotGetReadyIsGivenUp) {
   job_.Start();
-  job_.Join(9, ProcessRole::kWorker, 0, "host without a store");
+  job_.JoinLater(9, ProcessRole::kWorker, 0, "host without a store");
   job_.Pass(job_.options.start_timeout_ns + kSecond);
   EXPECT_TRUE(job_.gone.contains(ProcessId(9)));
   EXPECT_FALSE(job_.coordinator->result());
@@ -204,7 +204,7 @@ TEST_F(LivenessTest, FIELD_50_WorkersGoOnWithoutTheStoreAndItIsReplaced) {
   job_.Die(3);  // its replacement waits for the store
   JoinSpawned(8, ProcessRole::kWorker);
   EXPECT_THAT(job_.SentTo<AttachStore>(8), IsEmpty());
-  job_.Join(7, ProcessRole::kStore, 901);
+  job_.JoinLater(7, ProcessRole::kStore, 901);
   job_.Say(7, LoadProgress{1, 2});  // the job stays ready
   EXPECT_EQ(job_.LastState().phase, JobPhase::kReady);
   StoreReady adopted = FakeJob::Segment();
@@ -225,6 +225,116 @@ TEST_F(LivenessTest, BeforeReadinessADeathEndsTheJob) {
   ASSERT_TRUE(job_.coordinator->result());
   EXPECT_THAT(job_.coordinator->result()->message(), HasSubstr("worker 2"));
   EXPECT_THAT(job_.spawned, IsEmpty());
+}
+
+// --- other hosts and guests ---------------------------------------------------------------------
+
+TEST_F(LivenessTest, ALostHostIsNotReplacedAndItsSequencesEndHere) {
+  job_.options.worker_command = {"worker"};
+  job_.options.store_command = {"store"};
+  job_.options.workers_expected = 2;
+  job_.Create();
+  job_.coordinator->OnClient(ClientId(1));
+  job_.Join(1, ProcessRole::kStore, 0, "b");
+  job_.Join(2, ProcessRole::kStore);
+  job_.Join(3, ProcessRole::kWorker, 0, "b");
+  job_.Join(4, ProcessRole::kWorker);
+  for (const int32_t store : {1, 2}) job_.Say(store, FakeJob::Segment());
+  for (const int32_t worker : {3, 4}) job_.Say(worker, WorkerReady{});
+  job_.Submit(1, "x", 20);
+  ASSERT_THAT(job_.SentTo<StartSequence>(3), SizeIs(1));
+  job_.Step(3);
+  job_.Pass(11 * kSecond, {1, 3});  // the cable is cut: silence
+  EXPECT_TRUE(job_.gone.contains(ProcessId(1)));
+  EXPECT_TRUE(job_.gone.contains(ProcessId(3)));
+  job_.RunAll({4});
+  EXPECT_EQ(job_.TokensOf(1), 20U);
+  EXPECT_THAT(job_.spawned, IsEmpty());
+}
+
+TEST_F(LivenessTest, TheLastWorkerIsReplacedHereWhereverItWas) {
+  job_.options.worker_command = {"worker"};
+  job_.Create();
+  job_.coordinator->OnClient(ClientId(1));
+  job_.Join(1, ProcessRole::kStore);
+  job_.Join(2, ProcessRole::kStore, 0, "b");
+  job_.Join(3, ProcessRole::kWorker, 0, "b");
+  job_.Say(1, FakeJob::Segment());
+  job_.Say(2, FakeJob::Segment());
+  job_.Say(3, WorkerReady{});
+  job_.Die(3);
+  EXPECT_THAT(job_.spawned, ElementsAre(ProcessRole::kWorker));
+  EXPECT_FALSE(job_.coordinator->result());
+}
+
+TEST_F(LivenessTest, AGuestThatLeavesIsNotReplaced) {
+  job_.options.worker_command = {"worker"};
+  job_.Start();
+  job_.JoinLater(9, ProcessRole::kWorker);
+  job_.Say(9, WorkerReady{});
+  job_.Die(9);
+  EXPECT_THAT(job_.spawned, IsEmpty());
+}
+
+TEST_F(LivenessTest, AGuestOfAnotherHostIsNotTakenForTheReplacementWithItsPid) {
+  job_.options.worker_command = {"worker"};
+  job_.Start(2);
+  job_.Die(2);
+  job_.JoinLater(9, ProcessRole::kWorker, 901, "b");
+  job_.coordinator->OnChildEnded(901, "exit code 1", job_.now_ns);
+  job_.Pass(Replacements::kBackOffNs[1]);
+  EXPECT_THAT(job_.spawned, SizeIs(2));
+}
+
+TEST_F(LivenessTest, AGuestWithAnotherModelIsToldSoAndTheJobGoesOn) {
+  job_.Start();
+  job_.JoinLater(9, ProcessRole::kStore, 0, "b");
+  job_.Say(9, FakeJob::Segment("another"));
+  const auto refusals = job_.SentTo<FatalError>(9);
+  ASSERT_THAT(refusals, SizeIs(1));
+  EXPECT_EQ(refusals[0].code, static_cast<uint8_t>(StatusCode::kInvalidArgument));
+  EXPECT_THAT(refusals[0].message, HasSubstr("another model"));
+  EXPECT_TRUE(job_.gone.contains(ProcessId(9)));
+  EXPECT_FALSE(job_.coordinator->result());
+}
+
+TEST_F(LivenessTest, AGuestsFailureDoesNotEndAJobThatStarts) {
+  job_.Create();
+  job_.Join(1, ProcessRole::kStore);
+  job_.Join(2, ProcessRole::kWorker);
+  job_.JoinLater(9, ProcessRole::kStore, 0, "b");
+  job_.JoinLater(10, ProcessRole::kWorker, 0, "b");
+  job_.Say(9, FatalError{static_cast<uint8_t>(StatusCode::kNotFound), "no such model"});
+  job_.Die(10);
+  EXPECT_FALSE(job_.coordinator->result());
+  job_.Say(1, FakeJob::Segment());
+  job_.Say(2, WorkerReady{});
+  EXPECT_EQ(job_.coordinator->Snapshot(job_.now_ns).phase, JobPhase::kReady);
+}
+
+TEST_F(LivenessTest, AGuestsModelIsNotTakenForTheJobs) {
+  job_.Create();
+  job_.Join(1, ProcessRole::kStore);
+  job_.Join(2, ProcessRole::kWorker);
+  job_.JoinLater(9, ProcessRole::kStore, 0, "b");
+  job_.JoinLater(10, ProcessRole::kStore, 0, "c");
+  job_.JoinLater(11, ProcessRole::kWorker, 0, "c");
+  job_.Say(9, FakeJob::Segment("another"));
+  job_.Say(10, FakeJob::Segment());
+  EXPECT_THAT(job_.SentTo<AttachStore>(11), IsEmpty());
+  job_.Say(1, FakeJob::Segment());
+  EXPECT_TRUE(job_.gone.contains(ProcessId(9)));
+  EXPECT_FALSE(job_.coordinator->result());
+  EXPECT_THAT(job_.SentTo<AttachStore>(2), SizeIs(1));
+  EXPECT_THAT(job_.SentTo<AttachStore>(11), SizeIs(1));
+}
+
+TEST_F(LivenessTest, FIELD_53_ProcessesOfOtherHostsGetSignsOfLife) {
+  job_.Start();
+  job_.JoinLater(9, ProcessRole::kWorker, 0, "b");
+  job_.Pass(5 * kSecond);
+  EXPECT_THAT(job_.SentTo<Heartbeat>(9), SizeIs(5));
+  EXPECT_THAT(job_.SentTo<Heartbeat>(2), IsEmpty());  // it sees our death at once
 }
 
 // --- silence and stalls ------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/unit/coordinator/fake_job.h"
+#include "transport/wire.h"
 
 namespace expertflow {
 namespace {

@@ -33,8 +33,8 @@ class CoordinatorLinkTest : public testing::Test {
     member.info.address = FakeNetwork::AddressOf(kCoordinator);
     return {member};
   }
-  CoordinatorLink Connect() {
-    auto link = CoordinatorLink::Connect(*worker_, *signals_, Members());
+  CoordinatorLink Connect(int64_t silence_ns_max = 0) {
+    auto link = CoordinatorLink::Connect(*worker_, *signals_, Members(), silence_ns_max);
     EXPECT_TRUE(link.ok()) << link.status().ToString();
     return std::move(link).value();
   }
@@ -50,7 +50,7 @@ class CoordinatorLinkTest : public testing::Test {
 };
 
 TEST_F(CoordinatorLinkTest, AJobWithoutCoordinatorIsRefused) {
-  EXPECT_EQ(CoordinatorLink::Connect(*worker_, *signals_, {}).status().code(),
+  EXPECT_EQ(CoordinatorLink::Connect(*worker_, *signals_, {}, 0).status().code(),
             StatusCode::kFailedPrecondition);
 }
 
@@ -59,7 +59,7 @@ TEST_F(CoordinatorLinkTest, ACoordinatorThatHasDiedOnThisHostIsUnavailable) {
   members[0].info.boot_id = ReadBootId();
   members[0].info.pid = ::getpid();
   members[0].info.pid_start_ticks = 1;  // another process that had our pid
-  EXPECT_EQ(CoordinatorLink::Connect(*worker_, *signals_, members).status().code(),
+  EXPECT_EQ(CoordinatorLink::Connect(*worker_, *signals_, members, 0).status().code(),
             StatusCode::kUnavailable);
 }
 
@@ -90,6 +90,36 @@ TEST_F(CoordinatorLinkTest, ASignalComesAfterTheMessages) {
   ASSERT_TRUE(link.Receive(Deadline::AfterMs(1000), &messages_).ok());
   EXPECT_EQ(messages_.size(), 1U);
   EXPECT_EQ(link.Receive(Deadline::AfterMs(1000), &messages_).code(), StatusCode::kCancelled);
+}
+
+TEST_F(CoordinatorLinkTest, FIELD_53_SilenceOfACoordinatorElsewhereCountsAsItsDeath) {
+  CoordinatorLink link = Connect(/*silence_ns_max=*/40'000'000);
+  ASSERT_TRUE(link.Receive(Deadline::AfterMs(1), &messages_).ok());
+  const Status status = link.Receive(Deadline::AfterMs(20'000), &messages_);
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("--heartbeat-timeout"), std::string::npos) << status.message();
+}
+
+TEST_F(CoordinatorLinkTest, SignsOfLifeAreTakenInAndBreakTheSilence) {
+  CoordinatorLink link = Connect(/*silence_ns_max=*/2'000'000'000);
+  ASSERT_TRUE(coordinator_->Send(kWorker, EncodeMessage(Heartbeat{})).ok());
+  EXPECT_TRUE(link.Receive(Deadline::AfterMs(1000), &messages_).ok());
+  EXPECT_TRUE(messages_.empty());
+}
+
+TEST_F(CoordinatorLinkTest, OurOwnPauseIsNotTheCoordinatorsSilence) {
+  CoordinatorLink link = Connect(/*silence_ns_max=*/40'000'000);
+  ::usleep(80'000);  // such as the time in which a worker builds its engine
+  EXPECT_TRUE(link.Receive(Deadline::AfterMs(1), &messages_).ok());
+}
+
+TEST_F(CoordinatorLinkTest, AProcessThatIsTurnedAwayHearsWhy) {
+  CoordinatorLink link = Connect();
+  const auto code = static_cast<uint8_t>(StatusCode::kInvalidArgument);
+  ASSERT_TRUE(coordinator_->Send(kWorker, EncodeMessage(FatalError{code, "another model"})).ok());
+  const Status status = link.Receive(Deadline::AfterMs(1000), &messages_);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "another model");
 }
 
 TEST_F(CoordinatorLinkTest, APassedDeadlineIsNoError) {

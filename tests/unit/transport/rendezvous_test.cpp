@@ -84,7 +84,7 @@ TEST_F(Rendezvous, AWrongSecretIsNamedOnBothSides) {
   ::testing::internal::CaptureStderr();
   const auto members = Join("wrong", "stranger");
   const std::string log = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(members.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(members.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(members.status().message().find("wrong job secret"), std::string::npos);
   EXPECT_NE(log.find("wrong job secret"), std::string::npos) << log;
   EXPECT_TRUE(joined_.empty());
@@ -114,8 +114,30 @@ TEST_F(Rendezvous, AServerThatDoesNotKnowTheSecretIsNotTrusted) {
   RendezvousWireUp wireup(LocalAddressOf(listener->get()), "correct horse");
   const auto members = wireup.Exchange(Info("late"), deadline);
   impostor.join();
-  EXPECT_EQ(members.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(members.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(members.status().message().find("does not know the job secret"), std::string::npos);
+}
+
+TEST_F(Rendezvous, AServerOfAnotherVersionIsNamedAtOnce) {
+  auto listener = ListenTcp("127.0.0.1:0");
+  ASSERT_TRUE(listener.ok());
+  const Deadline deadline = Deadline::AfterNs(kTestNs);
+  std::thread newer([&] {
+    pollfd waiting{listener->get(), POLLIN, 0};
+    ASSERT_GT(::poll(&waiting, 1, 10'000), 0);
+    const UniqueFd fd(::accept4(listener->get(), nullptr, nullptr, SOCK_NONBLOCK));
+    const auto frame = wire::EncodeFrame({rendezvous::kMagic, kProtocolVersion + 1, 1, 0},
+                                         rendezvous::Challenge{"abcdefghijklmnop"});
+    WriteAll(fd.get(), frame, deadline).ok();
+    std::vector<uint8_t> ignored;
+    ReadSome(fd.get(), &ignored, deadline).ok();
+  });
+  RendezvousWireUp wireup(LocalAddressOf(listener->get()), "correct horse");
+  const auto members = wireup.Exchange(Info("late"), deadline);
+  newer.join();
+  EXPECT_EQ(members.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(members.status().message().find("one version"), std::string::npos)
+      << members.status().message();
 }
 
 TEST_F(Rendezvous, SilentAndSlowClientsBlockNobodyAndAreDropped) {

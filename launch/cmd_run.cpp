@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,7 +11,6 @@
 #include <vector>
 
 #include "common/log.h"
-#include "common/mapped_file.h"
 #include "common/process.h"
 #include "common/units.h"
 #include "expert_store/host_limits.h"
@@ -23,6 +20,7 @@
 #include "launch/job_setup.h"
 #include "launch/model_source.h"
 #include "launch/progress.h"
+#include "launch/prompts.h"
 #include "launch/report.h"
 #include "launch/worker_setup.h"
 #include "model/tokenizer/tokenizer.h"
@@ -30,7 +28,6 @@
 namespace expertflow {
 namespace {
 
-constexpr size_t kPromptBytesMax = size_t{64} << 20;
 constexpr int64_t kShutdownMs = 5000;
 constexpr int64_t kStatusMs = 2000;
 constexpr int64_t kStatusRetryUs = 20'000;
@@ -49,34 +46,6 @@ struct RunOutcome {
   int64_t start_ns = 0;     // until it took requests
   int signal = 0;
 };
-
-std::string WithoutLastNewline(std::string text) {
-  if (text.ends_with('\n')) text.pop_back();
-  if (text.ends_with('\r')) text.pop_back();
-  return text;
-}
-
-Result<std::vector<std::string>> GatherPrompts(const Options& options) {
-  std::vector<std::string> prompts = options.TextList("prompt");
-  for (const std::string& file : options.TextList("prompt-file")) {
-    ASSIGN_OR_RETURN(std::string text, ReadFileToString(file, kPromptBytesMax));
-    prompts.push_back(WithoutLastNewline(std::move(text)));
-  }
-  if (prompts.empty()) {
-    if (::isatty(STDIN_FILENO) != 0) {
-      return InvalidArgument(
-          "no prompt: give --prompt TEXT, --prompt-file FILE, or standard input");
-    }
-    std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-    prompts.push_back(WithoutLastNewline(std::move(text)));
-  }
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    if (prompts[i].empty()) {
-      return InvalidArgument(fmt::format("prompt {}: expected some text, found none", i + 1));
-    }
-  }
-  return prompts;
-}
 
 Status CheckPrompts(const Options& options, const RunPlan& plan) {
   const std::string file = plan.model.TokenizerFile(options);
@@ -129,90 +98,6 @@ Status CheckHost(const Options& options, const RunPlan& plan) {
   return OkStatus();
 }
 
-std::vector<SubmitRequest> MakeRequests(const Options& options,
-                                        const std::vector<std::string>& prompts) {
-  std::vector<SubmitRequest> requests;
-  for (const std::string& prompt : prompts) {
-    SubmitRequest request;
-    request.text = prompt;
-    request.max_new_tokens = static_cast<uint32_t>(options.Integer("max-tokens"));
-    request.sampling = {.temperature = static_cast<float>(options.Number("temperature")),
-                        .top_p = static_cast<float>(options.Number("top-p")),
-                        .top_k = static_cast<int32_t>(options.Integer("top-k")),
-                        .seed = static_cast<uint64_t>(options.Integer("seed"))};
-    request.stop = options.TextList("stop");
-    request.ignore_eos = options.Flag("ignore-eos");
-    requests.push_back(std::move(request));
-  }
-  return requests;
-}
-
-std::string FirstLine(const std::string& text) {
-  constexpr size_t kShown = 60;
-  std::string line = text.substr(0, text.find('\n'));
-  if (line.size() > kShown) {
-    size_t end = kShown;
-    while (end > 0 && (static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) --end;
-    line = line.substr(0, end) + "...";
-  }
-  return line;
-}
-
-// Writes the texts to standard output in the order of the prompts: the first unfinished one as it
-// comes, the others when it is their turn.
-class TextPrinter {
- public:
-  explicit TextPrinter(const std::vector<std::string>& prompts)
-      : prompts_(prompts), waiting_(prompts.size()), done_(prompts.size()) {}
-
-  void OnText(size_t request, const std::string& text) {
-    waiting_[request] += text;
-    if (request == current_) Print();
-  }
-  void OnDone(size_t request) {
-    done_[request] = true;
-    while (current_ < prompts_.size() && done_[current_]) {
-      Print();
-      EndText();
-      ++current_;
-      if (current_ < prompts_.size()) Print();
-    }
-  }
-  // After an early end: whatever there is.
-  void Flush() {
-    for (; current_ < prompts_.size(); ++current_) {
-      if (waiting_[current_].empty() && !header_printed_) continue;
-      Print();
-      EndText();
-    }
-  }
-
- private:
-  void Print() {
-    std::string& text = waiting_[current_];
-    if (text.empty() && !done_[current_]) return;
-    if (!header_printed_ && prompts_.size() > 1) {
-      fmt::print("--- prompt {} of {}: {}\n", current_ + 1, prompts_.size(),
-                 FirstLine(prompts_[current_]));
-    }
-    header_printed_ = true;
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-    text.clear();
-  }
-  void EndText() {
-    fmt::print("\n");
-    std::fflush(stdout);
-    header_printed_ = false;
-  }
-
-  const std::vector<std::string>& prompts_;
-  std::vector<std::string> waiting_;
-  std::vector<bool> done_;
-  size_t current_ = 0;
-  bool header_printed_ = false;
-};
-
 // Workers report now and then: waits a moment until the figures cover what was generated.
 std::string FinalStatus(Job& job, const Generation& generation) {
   uint64_t expected = 0;  // a prompt's last token and the generated ones but the last are fed
@@ -233,18 +118,11 @@ std::string FinalStatus(Job& job, const Generation& generation) {
   }
 }
 
-RunOutcome RunJob(const Options& options, const RunPlan& plan, SignalWatcher& signals,
+// Waits until the job takes requests, and runs them.
+RunOutcome UseJob(const Options& options, const std::vector<std::string>& prompts, Job& job,
                   const GenerationSinks& sinks) {
   RunOutcome outcome;
   const int64_t start_ns = NowNs();
-  const std::string& model =
-      plan.model.store_file.empty() ? plan.model.folder : plan.model.store_file;
-  Result<std::unique_ptr<Job>> started = Job::Start(MakeJobSetup(options, model), &signals);
-  if (!started.ok()) {
-    outcome.generation.status = started.status();
-    return outcome;
-  }
-  Job& job = **started;
   {
     ProgressLine progress(options.Flag("verbose"));
     progress.Show("starting");
@@ -257,13 +135,30 @@ RunOutcome RunJob(const Options& options, const RunPlan& plan, SignalWatcher& si
   }
   outcome.start_ns = NowNs() - start_ns;
   if (outcome.generation.status.ok()) {
-    outcome.generation = RunRequests(job, MakeRequests(options, plan.prompts), sinks,
+    outcome.generation = RunRequests(job, MakeRequests(options, prompts), sinks,
                                      2 * options.DurationNs("stall-timeout"));
     const Status& status = outcome.generation.status;
     if (status.ok()) outcome.status_json = FinalStatus(job, outcome.generation);
   }
   outcome.signal = job.signal();
-  job.Shutdown(Deadline::AfterMs(kShutdownMs));
+  return outcome;
+}
+
+RunOutcome RunJob(const Options& options, const RunPlan& plan, SignalWatcher& signals,
+                  const GenerationSinks& sinks) {
+  const int64_t start_ns = NowNs();
+  const std::string& model =
+      plan.model.store_file.empty() ? plan.model.folder : plan.model.store_file;
+  Result<std::unique_ptr<Job>> job = Job::Start(MakeJobSetup(options, model), &signals);
+  if (!job.ok()) {
+    RunOutcome outcome;
+    outcome.generation.status = job.status();
+    return outcome;
+  }
+  const int64_t spawn_ns = NowNs() - start_ns;
+  RunOutcome outcome = UseJob(options, plan.prompts, **job, sinks);
+  outcome.start_ns += spawn_ns;
+  (*job)->Shutdown(Deadline::AfterMs(kShutdownMs));
   return outcome;
 }
 
@@ -272,12 +167,14 @@ nlohmann::json ParseOrNull(const std::string& text) {
   return value.is_discarded() ? nlohmann::json() : value;
 }
 
-std::string RunJson(const Options& options, const RunPlan& plan, const RunOutcome& outcome,
+// `plan` is null for a job that ran already; its status tells the model and the memory plan.
+std::string RunJson(const Options& options, const std::vector<std::string>& prompts,
+                    const RunPlan* plan, const RunOutcome& outcome,
                     std::optional<bool> same_as_resident) {
   nlohmann::json requests = nlohmann::json::array();
   for (size_t i = 0; i < outcome.generation.requests.size(); ++i) {
     const RequestOutcome& request = outcome.generation.requests[i];
-    requests.push_back({{"prompt", plan.prompts[i]},
+    requests.push_back({{"prompt", prompts[i]},
                         {"text", request.text},
                         {"tokens", request.tokens},
                         {"finish", FinishReasonName(request.done.finish)},
@@ -292,7 +189,7 @@ std::string RunJson(const Options& options, const RunPlan& plan, const RunOutcom
   nlohmann::json run = {
       {"format", "expertflow-run"},
       {"version", 1},
-      {"model", plan.model.folder},
+      {"model", plan == nullptr ? nlohmann::json() : nlohmann::json(plan->model.folder)},
       {"error", outcome.generation.status.ok() ? outcome.generation.FirstFailure().message()
                                                : outcome.generation.status.message()},
       {"requests", std::move(requests)},
@@ -301,7 +198,7 @@ std::string RunJson(const Options& options, const RunPlan& plan, const RunOutcom
       {"wall_ns", outcome.generation.wall_ns},
       {"start_ns", outcome.start_ns},
       {"tokens_per_second", outcome.generation.tokens_per_second()},
-      {"memory_plan", ParseOrNull(MemoryPlanJson(plan.memory))},
+      {"memory_plan", ParseOrNull(plan == nullptr ? "" : MemoryPlanJson(plan->memory))},
       {"requested", ParseOrNull(options.ProvenanceJson())},
       {"status", ParseOrNull(outcome.status_json)}};
   run["same_as_resident"] = same_as_resident ? nlohmann::json(*same_as_resident) : nlohmann::json();
@@ -339,9 +236,54 @@ int ExitCodeOfOutcome(const Options& options, const RunOutcome& outcome) {
   return kExitOk;
 }
 
+GenerationSinks SinksOf(TextPrinter& printer) {
+  return {.text = [&](size_t request, const std::string& text) { printer.OnText(request, text); },
+          .done = [&](size_t request) { printer.OnDone(request); },
+          .captured = {}};
+}
+
+// What is settled when a job starts cannot be asked of one that runs.
+Status CheckOptionsForRunningJob(const Options& options) {
+  for (const OptionSpec& spec : AllOptions()) {
+    const bool of_the_start = spec.For(Command::kCoordinator) || spec.name == "report" ||
+                              spec.name == "check-resident" || spec.name == "role-log-level";
+    const bool of_the_client = spec.name == "job" || spec.name == "job-dir" ||
+                               spec.name == "config" || spec.name == "start-timeout" ||
+                               spec.name == "stall-timeout";
+    if (!spec.For(Command::kRun) || !of_the_start || of_the_client) continue;
+    if (options.Source(spec.name) != OptionSource::kCommandLine) continue;
+    return InvalidArgument(fmt::format(
+        "--{}: is settled when a job starts; leave it out with --job, --job-dir", spec.name));
+  }
+  return OkStatus();
+}
+
+int RunOnRunningJob(const Options& options) {
+  if (const Status status = CheckOptionsForRunningJob(options); !status.ok()) {
+    return Fail(options, status);
+  }
+  const Result<std::vector<std::string>> prompts = GatherPrompts(options);
+  if (!prompts.ok()) return Fail(options, prompts.status());
+  Result<SignalWatcher> signals = SignalWatcher::Create();
+  if (!signals.ok()) return Fail(options, signals.status(), kExitFailure);
+  Result<std::unique_ptr<Job>> job =
+      Job::Attach(options.Text("job"), options.Text("job-dir"), &*signals);
+  if (!job.ok()) return Fail(options, job.status());
+  TextPrinter printer(*prompts);
+  const RunOutcome outcome = UseJob(options, *prompts, **job, SinksOf(printer));
+  printer.Flush();
+  const int exit_code = ExitCodeOfOutcome(options, outcome);
+  const std::string json = RunJson(options, *prompts, nullptr, outcome, std::nullopt);
+  if (const Status written = WriteJsonOption(options, json); !written.ok()) {
+    return Fail(options, written, kExitFailure);
+  }
+  return exit_code;
+}
+
 }  // namespace
 
 int RunCommand(const Options& options) {
+  if (options.Given("job") || options.Given("job-dir")) return RunOnRunningJob(options);
   Result<RunPlan> plan = PlanRun(options);
   if (!plan.ok()) return Fail(options, plan.status());
   Result<SignalWatcher> signals = SignalWatcher::Create();
@@ -356,16 +298,12 @@ int RunCommand(const Options& options) {
                DescribePlan(plan->memory, options.Integer("workers")));
   }
   TextPrinter printer(plan->prompts);
-  const GenerationSinks sinks = {
-      .text = [&](size_t request, const std::string& text) { printer.OnText(request, text); },
-      .done = [&](size_t request) { printer.OnDone(request); },
-      .captured = {}};
-  const RunOutcome outcome = RunJob(options, *plan, *signals, sinks);
+  const RunOutcome outcome = RunJob(options, *plan, *signals, SinksOf(printer));
   printer.Flush();
   int exit_code = ExitCodeOfOutcome(options, outcome);
   if (options.Flag("report") && !outcome.status_json.empty()) {
-    fmt::print("\n{}", DescribeRun(plan->model, plan->memory, outcome.generation,
-                                   FiguresOf(outcome.status_json), outcome.start_ns));
+    fmt::print("\n{}",
+               DescribeRun(outcome.generation, FiguresOf(outcome.status_json), outcome.start_ns));
   }
 
   std::optional<bool> same;
@@ -380,7 +318,8 @@ int RunCommand(const Options& options) {
       if (!*same) exit_code = kExitFailure;
     }
   }
-  if (const Status json = WriteJsonOption(options, RunJson(options, *plan, outcome, same));
+  if (const Status json =
+          WriteJsonOption(options, RunJson(options, plan->prompts, &*plan, outcome, same));
       !json.ok()) {
     return Fail(options, json, kExitFailure);
   }

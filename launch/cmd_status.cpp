@@ -3,10 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/units.h"
 #include "launch/commands.h"
 #include "launch/job_client.h"
-#include "launch/job_folder.h"
 #include "launch/status_text.h"
 
 namespace expertflow {
@@ -14,27 +12,13 @@ namespace {
 
 constexpr int64_t kAnswerMs = 5000;
 
-Result<JobClient> ConnectToJob(const Options& options) {
-  const Deadline deadline = Deadline::AfterMs(kAnswerMs);
-  if (const std::string folder = options.Text("job-dir"); !folder.empty()) {
-    return JobClient::Connect(ControlSocketPath(folder), deadline);
-  }
-  const std::string job = options.Text("job");
-  for (const JobFolder& folder : ListJobFolders()) {
-    if (!job.empty() && folder.job != job) continue;
-    Result<JobClient> client = JobClient::Connect(ControlSocketPath(folder.path), deadline);
-    if (client.ok() || !job.empty()) return client;
-  }
-  if (job.empty()) return NotFound("no job of this user is running");
-  return NotFound(fmt::format("no job named {} is running (--job-dir for one elsewhere)", job));
-}
-
 }  // namespace
 
 int StatusCommand(const Options& options) {
-  Result<JobClient> client = ConnectToJob(options);
-  if (!client.ok()) return Fail(options, client.status(), kExitFailure);
   const Deadline deadline = Deadline::AfterMs(kAnswerMs);
+  Result<JobClient> client =
+      JobClient::Find(options.Text("job"), options.Text("job-dir"), deadline);
+  if (!client.ok()) return Fail(options, client.status(), kExitFailure);
   if (options.Flag("metrics")) {
     const Result<std::string> metrics = client->QueryMetrics(deadline);
     if (!metrics.ok()) return Fail(options, metrics.status(), kExitFailure);

@@ -7,6 +7,9 @@
 #include <deque>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include "launch/nearest_name.h"
 
 namespace expertflow {
 namespace {
@@ -71,29 +74,16 @@ void AppendOption(std::string_view flags, std::string_view explanation, std::str
   AppendWrapped(explanation, out);
 }
 
-// "--wrokers" -> "--workers", for a slip or two.
+// "--wrokers" -> " (--workers?)"
 std::string Suggestion(Command command, std::string_view word) {
   std::string_view name = word.substr(std::min(word.find_first_not_of('-'), word.size()));
   name = name.substr(0, name.find('='));
-  std::string best;
-  size_t best_distance = 3;
+  std::vector<std::string> names;
   for (const OptionSpec& spec : AllOptions()) {
-    if (!spec.For(command) || spec.traits.positional) continue;
-    std::vector<size_t> row(spec.name.size() + 1);
-    for (size_t j = 0; j < row.size(); ++j) row[j] = j;
-    for (size_t i = 1; i <= name.size(); ++i) {
-      size_t diagonal = std::exchange(row[0], i);
-      for (size_t j = 1; j < row.size(); ++j) {
-        const size_t change = diagonal + (name[i - 1] == spec.name[j - 1] ? 0 : 1);
-        diagonal = std::exchange(row[j], std::min({change, row[j] + 1, row[j - 1] + 1}));
-      }
-    }
-    if (row.back() < best_distance) {
-      best_distance = row.back();
-      best = fmt::format(" (--{}?)", spec.name);
-    }
+    if (spec.For(command) && !spec.traits.positional) names.emplace_back(spec.name);
   }
-  return best;
+  const std::string_view nearest = NearestName(name, names);
+  return nearest.empty() ? std::string() : fmt::format(" (--{}?)", nearest);
 }
 
 // Where CLI11 puts an option's words.

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "common/log.h"
 #include "common/mapped_file.h"
 #include "launch/command_line.h"
+#include "launch/environment.h"
 
 namespace expertflow {
 namespace {
@@ -47,6 +49,11 @@ const CommandInfo* FindCommand(std::string_view name) {
     if (info.name == name) return &info;
   }
   return nullptr;
+}
+
+bool WasGiven(const CommandLine& line, std::string_view name) {
+  return std::any_of(line.given.begin(), line.given.end(),
+                     [name](const GivenOption& given) { return given.name == name; });
 }
 
 bool IsRole(Command command) {
@@ -115,6 +122,12 @@ int Main(int argc, char** argv) {
       Options::Load(info->command, line->given,
                     [](const std::string& name) { return std::getenv(name.c_str()); });
   if (!options.ok()) return FailPlain(info->name, options.status());
+  // Of the processes that mpirun starts, one says it for all.
+  if (!IsRole(info->command) || info->command == Command::kCoordinator || WasGiven(*line, "join")) {
+    for (const std::string& warning : IgnoredVariables(OwnVariables())) {
+      fmt::print(stderr, "expertflow {}: warning: {}\n", info->name, warning);
+    }
+  }
   if (!IsRole(info->command)) InitLog(*ParseLogLevel(options->Text("log-level")), "");
   return Dispatch(*options);
 }

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "common/mapped_file.h"
+#include "launch/nearest_name.h"
 #include "launch/option_table.h"
 
 namespace expertflow {
@@ -44,7 +46,12 @@ Result<GivenOption> ReadEntry(const std::string& path, std::string_view key,
   given.origin = fmt::format("{}:{}: {}", path, node.source().begin.line, key);
   const OptionSpec* spec = AnyOption(key);
   if (spec == nullptr) {
-    return InvalidArgument(fmt::format("{}: there is no such option", given.origin));
+    std::vector<std::string> names;
+    for (const OptionSpec& option : AllOptions()) names.emplace_back(option.name);
+    const std::string_view nearest = NearestName(key, names);
+    return InvalidArgument(
+        fmt::format("{}: there is no such option{}", given.origin,
+                    nearest.empty() ? std::string() : fmt::format(" ({}?)", nearest)));
   }
   if (spec->traits.command_line_only) {
     return InvalidArgument(

@@ -25,9 +25,8 @@
 #include "common/mapped_file.h"
 #include "common/unique_fd.h"
 #include "expert_store/segment.h"
+#include "launch/environment.h"
 #include "launch/job_processes.h"
-#include "launch/option_table.h"
-#include "launch/options.h"
 
 namespace expertflow {
 namespace {
@@ -35,6 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kConnectRetryMs = 5;
+constexpr int64_t kAttachMs = 5000;
 constexpr int kPollSliceMs = 1000;
 constexpr size_t kLogLinesShown = 12;
 constexpr int64_t kTerminateMs = 3000;
@@ -77,14 +77,15 @@ std::vector<std::string> MpirunArguments(const std::string& folder) {
 }
 
 // The roles get their options on the command line: what the user's environment says about options
-// is part of that already. An empty variable counts as not set.
-std::vector<std::string> RoleEnvironment() {
+// is part of that already, and has been checked. An empty variable counts as not set.
+std::vector<std::string> RoleEnvironment(const JobSetup& setup) {
   std::vector<std::string> environment;
-  for (const OptionSpec& spec : AllOptions()) {
-    const std::string name = EnvironmentName(spec.name);
-    if (std::getenv(name.c_str()) != nullptr) environment.push_back(name + "=");
+  for (const std::string& name : OwnVariables()) {
+    if (name != kJoinSecretVariable) environment.push_back(name + "=");
   }
-  if (std::getenv("UCX_NET_DEVICES") == nullptr) environment.emplace_back("UCX_NET_DEVICES=lo");
+  if (std::getenv("UCX_NET_DEVICES") == nullptr && !setup.others_join) {
+    environment.emplace_back("UCX_NET_DEVICES=lo");
+  }
   return environment;
 }
 
@@ -167,7 +168,7 @@ Result<std::unique_ptr<Job>> Job::Start(const JobSetup& setup, SignalWatcher* si
 
   SpawnOptions spawn;
   spawn.argv = CommandLine(setup, job->folder_, executable, !setup.requested_json.empty());
-  spawn.environment = RoleEnvironment();
+  spawn.environment = RoleEnvironment(setup);
   spawn.stdout_fd = log.get();
   spawn.stderr_fd = log.get();
   spawn.new_process_group = true;
@@ -180,6 +181,15 @@ Result<std::unique_ptr<Job>> Job::Start(const JobSetup& setup, SignalWatcher* si
   return job;
 }
 
+Result<std::unique_ptr<Job>> Job::Attach(const std::string& name, const std::string& folder,
+                                         SignalWatcher* signals) {
+  std::unique_ptr<Job> job(new Job());
+  job->signals_ = signals;
+  ASSIGN_OR_RETURN(JobClient client, JobClient::Find(name, folder, Deadline::AfterMs(kAttachMs)));
+  job->client_.emplace(std::move(client));
+  return job;
+}
+
 Job::~Job() {
   EndProcesses(Deadline::AfterMs(kTerminateMs));
   if (folder_.job.empty()) return;
@@ -188,7 +198,12 @@ Job::~Job() {
   RemoveJobFolder(folder_.path);
 }
 
+bool Job::MpirunEnded(Deadline deadline) {
+  return mpirun_ && mpirun_->Wait(deadline).ok();
+}
+
 Status Job::Died(const std::string& what) {
+  if (!mpirun_) return Unavailable(what);
   std::string log;
   if (Result<std::string> text = ReadFileToString(LogPath(folder_.path), size_t{64} << 20);
       text.ok()) {
@@ -198,7 +213,7 @@ Status Job::Died(const std::string& what) {
 }
 
 Status Job::WaitForEvent(Deadline deadline, int wake_ms) {
-  std::array<pollfd, 3> waiting = {{{mpirun_->fd(), POLLIN, 0},
+  std::array<pollfd, 3> waiting = {{{mpirun_ ? mpirun_->fd() : -1, POLLIN, 0},
                                     {signals_ != nullptr ? signals_->fd() : -1, POLLIN, 0},
                                     {client_ ? client_->fd() : -1, POLLIN, 0}}};
   ::poll(waiting.data(), waiting.size(), deadline.RemainingMs(wake_ms));
@@ -234,11 +249,11 @@ Result<Message> Job::Next(Deadline deadline) {
   while (true) {
     if (std::optional<Message> message = client_->Take()) return std::move(*message);
     if (client_->closed()) {
-      return Died(mpirun_->Wait(Deadline::AfterMs(200)).ok() ? "the job ended: mpirun is gone"
-                                                             : "the job's coordinator is gone");
+      return Died(MpirunEnded(Deadline::AfterMs(200)) ? "the job ended: mpirun is gone"
+                                                      : "the job's coordinator is gone");
     }
     // With mpirun gone the processes end; what they have sent is taken first.
-    if (mpirun_->Wait(Deadline::AfterNs(0)).ok()) {
+    if (MpirunEnded(Deadline::AfterNs(0))) {
       RETURN_IF_ERROR(client_->Receive());
       if (std::optional<Message> message = client_->Take()) return std::move(*message);
       return Died("the job ended: mpirun is gone");
@@ -250,7 +265,7 @@ Result<Message> Job::Next(Deadline deadline) {
 
 Status Job::WaitUntilReady(Deadline deadline,
                            const std::function<void(const JobState&)>& progress) {
-  RETURN_IF_ERROR(Connect(deadline));
+  if (!client_) RETURN_IF_ERROR(Connect(deadline));
   while (true) {
     Result<Message> message = Next(deadline);
     if (!message.ok()) {

@@ -1,9 +1,9 @@
 // A job of this process: a coordinator, a store and some workers, started by mpirun on this host.
-// What `run`, `compare` and `bench` have in common.
+// What `run`, `compare` and `bench` have in common. Also a job of somebody else's, as its client.
 //
 // A Job belongs to one thread, the one that started it: mpirun gets SIGTERM when that thread dies.
-// When a Job goes, so do its processes, its shared-memory segment and its folder, whatever state it
-// was in.
+// When a Job that was started goes, so do its processes, its shared-memory segment and its folder,
+// whatever state it was in.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,17 @@ struct JobSetup {
   std::vector<std::string> store_arguments;
   std::vector<std::string> worker_arguments;
   std::string requested_json;  // for the job's status; may be empty
+  bool others_join = false;    // processes of other hosts may: not on the loopback alone
 };
 
 class Job {
  public:
   // Sweeps what dead jobs left, then starts the processes. `signals` is optional and borrowed.
   static Result<std::unique_ptr<Job>> Start(const JobSetup& setup, SignalWatcher* signals);
+  // A client of a job that runs already, found as by JobClient::Find(); its end leaves the job
+  // alone.
+  static Result<std::unique_ptr<Job>> Attach(const std::string& job, const std::string& folder,
+                                             SignalWatcher* signals);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -54,7 +59,7 @@ class Job {
   // SIGINT or SIGTERM once one has come, else 0.
   int signal() const { return signal_; }
 
-  // Ends the job in an orderly way, and by force when the deadline passes.
+  // Ends the job in an orderly way, and by force when the deadline passes. REQUIRES: Start()ed
   void Shutdown(Deadline deadline);
 
  private:
@@ -65,9 +70,12 @@ class Job {
   Status Died(const std::string& what);
   void EndProcesses(Deadline deadline);
 
+  bool MpirunEnded(Deadline deadline);
+
+  // Of a job that we started; empty and null otherwise.
   JobFolder folder_;
-  SignalWatcher* signals_ = nullptr;
   std::optional<ChildProcess> mpirun_;
+  SignalWatcher* signals_ = nullptr;
   std::optional<JobClient> client_;
   int signal_ = 0;
 };

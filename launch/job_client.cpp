@@ -1,10 +1,13 @@
 #include "launch/job_client.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 
 #include <cstddef>
 #include <variant>
 #include <vector>
+
+#include "launch/job_folder.h"
 
 namespace expertflow {
 namespace {
@@ -16,6 +19,26 @@ constexpr int kPollSliceMs = 1000;
 Result<JobClient> JobClient::Connect(const std::string& socket_path, Deadline deadline) {
   ASSIGN_OR_RETURN(LocalConnection connection, LocalConnection::Connect(socket_path, deadline));
   return JobClient(std::move(connection));
+}
+
+Result<JobClient> JobClient::Find(const std::string& job, const std::string& folder,
+                                  Deadline deadline) {
+  std::vector<std::string> folders;
+  if (!folder.empty()) {
+    folders.push_back(folder);
+  } else {
+    for (const JobFolder& found : ListJobFolders()) {
+      if (job.empty() || found.job == job) folders.push_back(found.path);
+    }
+    if (!job.empty()) folders.push_back("/tmp/" + job);  // where a role puts it by default
+  }
+  for (const std::string& path : folders) {
+    Result<JobClient> client = Connect(ControlSocketPath(path), deadline);
+    if (client.ok()) return client;
+  }
+  if (!folder.empty()) return NotFound(fmt::format("no job is running in {}", folder));
+  if (job.empty()) return NotFound("no job of this user is running");
+  return NotFound(fmt::format("no job named {} is running (--job-dir for one elsewhere)", job));
 }
 
 Status JobClient::Send(const Message& message, Deadline deadline) {

@@ -17,6 +17,10 @@ class JobClient {
  public:
   // kNotFound when nobody listens (yet).
   static Result<JobClient> Connect(const std::string& socket_path, Deadline deadline);
+  // To the job with this folder, or else with this name, or else the newest of this user; both may
+  // be empty. kNotFound names what was looked for.
+  static Result<JobClient> Find(const std::string& job, const std::string& folder,
+                                Deadline deadline);
 
   Status Submit(const SubmitRequest& request, Deadline deadline);
   Status Cancel(uint64_t request, Deadline deadline);

@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "launch/role.h"
+
 namespace expertflow {
 namespace {
 
@@ -31,7 +33,9 @@ JobSetup MakeJobSetup(const Options& options, const std::string& model) {
           .coordinator_arguments = arguments(Command::kCoordinator),
           .store_arguments = arguments(Command::kStore),
           .worker_arguments = arguments(Command::kWorker),
-          .requested_json = options.ProvenanceJson()};
+          .requested_json = options.ProvenanceJson(),
+          .others_join = FindOption(options.command(), "join-listen") != nullptr &&
+                         options.Given("join-listen") && !IsLoopback(options.Text("join-listen"))};
 }
 
 }  // namespace expertflow

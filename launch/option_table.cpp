@@ -44,7 +44,8 @@ constexpr uint32_t kTools =
 constexpr CommandInfo kCommands[] = {
     {Command::kRun, "run", "generate text: starts a job on this host, and ends it",
      "Prompts come from --prompt, --prompt-file, or standard input. The text goes to standard\n"
-     "output as it is generated; several prompts run at once and are printed in order."},
+     "output as it is generated; several prompts run at once and are printed in order.\n"
+     "With --job or --job-dir they go to a job that runs already, such as one of launch/mpmd."},
     {Command::kInspect, "inspect", "what is in a checkpoint or store file, and the memory plan",
      "Nothing is allocated. A folder with nothing but a config.json will do for the plan."},
     {Command::kPack, "pack", "write a checkpoint as a store file that later starts map at once",
@@ -364,14 +365,14 @@ constexpr OptionSpec kOptions[] = {
     // --- roles
     {"job",
      Type::kText,
-     kRoles | kStatus,
+     kRoles | kStatus | kRun,
      "NAME",
      "",
      "name of the job: letters, digits, dot, dash, underscore",
-     {.command_line_only = true, .default_note = "status: the newest one"}},
+     {.command_line_only = true, .default_note = "status: the newest one; run: a job of its own"}},
     {"job-dir",
      Type::kText,
-     kRoles | kStatus,
+     kRoles | kStatus | kRun,
      "DIR",
      "",
      "folder of the job's socket",

@@ -157,13 +157,10 @@ JobFigures FiguresOf(const std::string& status_json) {
   return figures;
 }
 
-std::string DescribeRun(const ModelSource& model, const MemoryPlan& plan,
-                        const Generation& generation, const JobFigures& figures, int64_t start_ns) {
-  std::string text = DescribeModel(model);
-  text += DescribePlan(plan, figures.workers);
-  text += fmt::format("  workers          {} x {} ({}), {} thread{} each\n", figures.workers,
-                      figures.device, figures.kernels, figures.threads,
-                      figures.threads == 1 ? "" : "s");
+std::string DescribeRun(const Generation& generation, const JobFigures& figures, int64_t start_ns) {
+  std::string text = fmt::format("  workers          {} x {} ({}), {} thread{} each\n",
+                                 figures.workers, figures.device, figures.kernels, figures.threads,
+                                 figures.threads == 1 ? "" : "s");
   std::vector<int64_t> ttft;
   std::vector<int64_t> tpot;
   uint32_t requeues = 0;

@@ -45,8 +45,7 @@ struct JobFigures {
 // A status without workers, or one that is no JSON, gives zeros.
 JobFigures FiguresOf(const std::string& status_json);
 
-// About fifteen lines for a terminal. Without figures (the job died) they are left out.
-std::string DescribeRun(const ModelSource& model, const MemoryPlan& plan,
-                        const Generation& generation, const JobFigures& figures, int64_t start_ns);
+// About ten lines for a terminal: what came of the plan that was shown before the start.
+std::string DescribeRun(const Generation& generation, const JobFigures& figures, int64_t start_ns);
 
 }  // namespace expertflow

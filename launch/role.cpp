@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -11,11 +12,13 @@
 #include <memory>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "launch/commands.h"
+#include "launch/environment.h"
 #include "launch/job_folder.h"
 #include "transport/mpi_wireup.h"
 #include "transport/rendezvous.h"
@@ -25,6 +28,7 @@ namespace expertflow {
 namespace {
 
 constexpr int64_t kWireUpMs = 60'000;
+constexpr auto kLinger = std::chrono::milliseconds(300);
 
 std::string_view RoleName(ProcessRole role) {
   switch (role) {
@@ -45,11 +49,6 @@ const char* FirstVariable(std::initializer_list<const char*> names) {
 // The rank that a launcher of MPI processes gave us; null when we were not started by one.
 const char* MpiRank() {
   return FirstVariable({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"});
-}
-
-bool IsLoopback(std::string_view address) {
-  const std::string_view host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host.starts_with("127.") || host == "[::1]" || host == "::1";
 }
 
 // All processes of the job, as far as we can tell before wire-up, are on this host.
@@ -165,6 +164,12 @@ Status RunWiredUp(const Options& options, ProcessRole role, pid_t parent,
                             .by_mpi = wired.by_mpi,
                             .signals = signals};
   Status status = run(context);
+  // mpirun ends its processes with SIGTERM, and kills those that are left as soon as the first has
+  // gone: this one has cleaned up, and gives the others the time to do the same.
+  const bool interrupted = status.code() == StatusCode::kCancelled || signals.Take().has_value();
+  if (wired.by_mpi && interrupted && role != ProcessRole::kCoordinator) {
+    std::this_thread::sleep_for(kLinger);
+  }
   // Left open: closing could wait for a peer, and the kernel closes it in any case.
   (void)wired.transport.release();
   return status;
@@ -189,8 +194,13 @@ std::string JobFolderPath(const Options& options) {
   return folder.empty() ? "/tmp/" + options.Text("job") : folder;
 }
 
+bool IsLoopback(std::string_view address) {
+  const std::string_view host = address.substr(0, address.rfind(':'));
+  return host == "localhost" || host.starts_with("127.") || host == "[::1]" || host == "::1";
+}
+
 std::string JoinSecret() {
-  const char* secret = std::getenv("EXPERTFLOW_JOIN_SECRET");
+  const char* secret = std::getenv(kJoinSecretVariable);
   return secret == nullptr ? "" : secret;
 }
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/process.h"
@@ -27,6 +28,8 @@ struct RoleContext {
 // "--job", "--job-dir" (or its default).
 Result<std::string> JobName(const Options& options);
 std::string JobFolderPath(const Options& options);
+// "host:port" that only processes of this host can reach.
+bool IsLoopback(std::string_view address);
 // The job's secret, EXPERTFLOW_JOIN_SECRET; empty when it is not set.
 std::string JoinSecret();
 // The executable of this process, for replacements.

@@ -78,15 +78,20 @@ class Program {
   // Starts `expertflow` with these arguments. Its job folders go to a folder of this test's own,
   // unless `environment` says where.
   explicit Program(const std::vector<std::string>& arguments,
-                   const std::vector<std::string>& environment = {}) {
+                   const std::vector<std::string>& environment = {})
+      : Program(Whole(), With(EXPERTFLOW_PROGRAM, arguments), environment) {}
+
+  // Any command line, such as one that starts `expertflow` elsewhere.
+  struct Whole {};
+  Program(Whole, const std::vector<std::string>& argv,
+          const std::vector<std::string>& environment) {
     static int count = 0;
-    mark_ = "EXPERTFLOW_TEST_MARK=" + std::to_string(::getpid()) + "-" + std::to_string(++count);
+    mark_ = "TEST_OF_EXPERTFLOW=" + std::to_string(::getpid()) + "-" + std::to_string(++count);
     // Short: a socket's path has little room.
     char folder[] = "/tmp/eft-XXXXXX";
     folder_ = ::mkdtemp(folder);
     SpawnOptions options;
-    options.argv = {EXPERTFLOW_PROGRAM};
-    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    options.argv = argv;
     options.environment =
         environment.empty() ? std::vector<std::string>{"XDG_RUNTIME_DIR=" + folder_} : environment;
     options.environment.push_back(mark_);
@@ -103,6 +108,12 @@ class Program {
     for (const pid_t pid : Processes()) ::kill(pid, SIGKILL);
     child_.reset();
     std::filesystem::remove_all(folder_);
+  }
+
+  static std::vector<std::string> With(const std::string& program,
+                                       std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), program);
+    return arguments;
   }
 
   std::string out() const { return ReadAll(folder_ + "/stdout"); }

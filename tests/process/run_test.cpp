@@ -67,6 +67,9 @@ TEST(RunTest, ReportSaysThatTheTokensAreThoseOfAllExpertsResident) {
                    "--max-tokens", "40", "--report", "--check-resident", "--json", "-"});
   EXPECT_EQ(program.Wait(), 0) << program.err();
   const std::string all = program.out() + program.err();
+  const size_t plan = all.find("shared store; each of");
+  EXPECT_EQ(all.find("shared store; each of", plan + 1), std::string::npos) << "shown twice";
+  EXPECT_NE(program.err().find("shared store; each of"), std::string::npos) << program.err();
   for (const char* words : {"same tokens as with all experts resident: yes", "TTFT", "TPOT",
                             "emulated", "expertflow-run"}) {
     EXPECT_NE(all.find(words), std::string::npos) << words << "\n" << all;
@@ -185,6 +188,20 @@ TEST(BadInputTest, IsRefusedInOneLine) {
     program.ExpectNothingLeft();
   }
   std::filesystem::remove_all(broken);
+}
+
+TEST(BadInputTest, FIELD_45_AMisspeltVariableIsNamedOnceAndTheRunGoesOn) {
+  const std::string folder = ::testing::TempDir() + "variables-" + std::to_string(::getpid());
+  std::filesystem::create_directory(folder);
+  Program program({"run", "--model", kModel, "--workers", "2", "-p", "x", "--max-tokens", "2"},
+                  {"XDG_RUNTIME_DIR=" + folder, "EXPERTFLOW_EXPERT_MEMROY=30%"});
+  EXPECT_EQ(program.Wait(), 0);
+  const std::string err = program.err();
+  EXPECT_NE(err.find("EXPERTFLOW_EXPERT_MEMROY is ignored"), std::string::npos) << err;
+  EXPECT_NE(err.find("EXPERTFLOW_EXPERT_MEMORY?"), std::string::npos) << err;
+  EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+  program.ExpectNothingLeft();
+  std::filesystem::remove_all(folder);
 }
 
 TEST(BadInputTest, APromptLongerThanTheContextIsRefused) {

@@ -106,7 +106,8 @@ TEST(OptionsTest, ConfigFileRefusesUnknownKeysByNameAndLine) {
   const Result<Options> options = LoadOptions(Command::kRun, {"--config", file});
   ASSERT_FALSE(options.ok());
   EXPECT_EQ(options.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(options.status().message(), AllOf(HasSubstr(file + ":2"), HasSubstr("wrokers")));
+  EXPECT_THAT(options.status().message(),
+              AllOf(HasSubstr(file + ":2"), HasSubstr("wrokers"), HasSubstr("(workers?)")));
 }
 
 TEST(OptionsTest, ConfigFileRefusesBadValuesByNameAndLine) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every shell script passes shellcheck, stops at errors and is executable.
+"""Every shell script can be parsed and passes shellcheck, stops at errors and is executable.
 
 usage: check_shell.py SOURCE_DIR SHELLCHECK
 """
@@ -28,6 +28,10 @@ def main():
     scripts = shell_scripts(root)
     found = []
     for path in scripts:
+        parsed = subprocess.run(["bash", "-n", path], cwd=root, text=True, capture_output=True,
+                                check=False)
+        if parsed.returncode != 0:
+            found.append(f"{path}: {parsed.stderr.strip()}")
         text = source_tree.read(root, path)
         if not text.startswith("#!"):
             continue  # sourced: its caller has set the options

@@ -3,6 +3,7 @@
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,97 @@ class MpmdTest(unittest.TestCase):
         self.assert_refused("not a host name", "--model", "m", "--hosts", "a;b")
         self.assert_refused("not both", "--model", "m", "--hosts", "a", "--hostfile", "/dev/null")
         self.assert_refused("names no host", "--model", "m", "--hostfile", "/dev/null")
+
+
+    def test_relative_paths_are_those_of_the_callers_folder(self):
+        result = subprocess.run([os.path.join(ROOT, "launch", "mpmd"), "--dry-run", "--model", "m",
+                                 "--job-dir", "j", "--", "--tokenizer", "t/tokenizer.json"],
+                                text=True, capture_output=True, check=True, cwd="/usr")
+        for context in contexts(result.stdout):
+            for option, path in (("--model", "/usr/m"), ("--job-dir", "/usr/j"),
+                                 ("--tokenizer", "/usr/t/tokenizer.json")):
+                self.assertEqual(context[context.index(option) + 1], path)
+
+
+# What mpmd and the batch script do with mpirun and Slurm, with stand-ins for both: these say how
+# they were called.
+FAKES = {
+    "scontrol": """#!/bin/bash
+[[ $1 == show && $2 == hostnames && $3 == 'node[1-2]' ]] && printf 'node1\\nnode2\\n'
+""",
+    "mpirun": """#!/bin/bash
+printf '%q ' "$0" "$@" && echo
+[[ -z ${WAIT_FOR_SIGNAL:-} ]] || {
+  trap 'echo "got SIGTERM"; exit 3' TERM
+  echo waiting
+  for ((i = 0; i < 400; ++i)); do sleep 0.05; done
+}
+exit "${MPIRUN_CODE:-0}"
+"""}
+
+
+class EmulatedClusterTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        for name, text in FAKES.items():
+            path = os.path.join(self.folder.name, name)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(path, 0o755)
+        self.environment = {"PATH": self.folder.name + ":" + os.environ["PATH"]}
+        self.slurm = {**self.environment, "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7",
+                      "SLURM_SUBMIT_DIR": ROOT}
+        self.options = ("--model", "/m", "--executable", "/bin/true")
+
+    def test_the_batch_script_starts_a_store_and_workers_on_each_node(self):
+        result = run("expertflow.sbatch", *self.options, "--workers", "2", **self.slurm)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        line = result.stdout.replace("/bin/true", "/bin/expertflow")
+        self.assertEqual([placement(c) for c in contexts(line)],
+                         [("coordinator", "node1:1", "1"), ("store", "node1:1", "1"),
+                          ("store", "node2:1", "1"), ("worker", "node1:2", "2"),
+                          ("worker", "node2:2", "2")])
+        self.assertIn("--job expertflow-7 ", line)
+
+    def test_the_batch_script_says_what_is_missing(self):
+        for words, change in (("not in a Slurm allocation", {"SLURM_JOB_NODELIST": ""}),
+                              ("set EXPERTFLOW_ROOT", {"SLURM_SUBMIT_DIR": "/usr"})):
+            result = run("expertflow.sbatch", *self.options, **{**self.slurm, **change})
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(words, result.stderr)
+
+    def test_slurm_signals_the_batch_script_itself(self):
+        with open(os.path.join(ROOT, "launch", "expertflow.sbatch"), encoding="utf-8") as file:
+            self.assertIn("#SBATCH --signal=B:TERM@", file.read())
+
+    def test_the_exit_code_is_that_of_mpirun(self):
+        result = run("mpmd", *self.options, MPIRUN_CODE="5", **self.environment)
+        self.assertEqual(result.returncode, 5)
+
+    def test_signals_end_mpirun_in_an_orderly_way(self):
+        for script, environment in (("mpmd", self.environment), ("expertflow.sbatch", self.slurm)):
+            for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+                with subprocess.Popen([os.path.join(ROOT, "launch", script), *self.options],
+                                      text=True, stdout=subprocess.PIPE,
+                                      env={**os.environ, **environment,
+                                           "WAIT_FOR_SIGNAL": "1"}) as process:
+                    for line in process.stdout:
+                        if line == "waiting\n":
+                            break
+                    process.send_signal(number)
+                    self.assertIn("got SIGTERM", process.stdout.read())
+                    self.assertEqual(process.wait(), code)
+
+    def test_mpirun_ends_when_the_script_is_killed(self):
+        with subprocess.Popen([os.path.join(ROOT, "launch", "mpmd"), *self.options], text=True,
+                              stdout=subprocess.PIPE, env={**os.environ, **self.environment,
+                                                           "WAIT_FOR_SIGNAL": "1"}) as process:
+            for line in process.stdout:
+                if line == "waiting\n":
+                    break
+            process.kill()
+            self.assertIn("got SIGTERM", process.stdout.read())
 
 
 class SetUpTest(unittest.TestCase):

@@ -40,13 +40,32 @@ struct LinearJob {
   WeightVector bias;
   const float* x = nullptr;
   float* out = nullptr;
+  // Floats from one row to the next; 0: the rows lie close together.
+  int32_t x_stride = 0;
+  int32_t out_stride = 0;
 };
 
-// SwiGLU: down(silu(gate(x)) * up(x))
+// How an MLP joins the results of gate and up.
+struct Activation {
+  enum class Kind : uint8_t {
+    kSwiglu,  // silu(gate) * up
+    // With g = min(gate, limit) and u = max(-limit, min(up, limit)): g sigmoid(alpha g) (u + 1)
+    kClampedSwiglu,
+  };
+  Kind kind = Kind::kSwiglu;
+  float alpha = 0;
+  float limit = 0;
+};
+
+// down(join(gate(x), up(x)))
 struct MlpWeights {
   WeightMatrix gate;  // [intermediate, hidden]
   WeightMatrix up;    // [intermediate, hidden]
   WeightMatrix down;  // [hidden, intermediate]
+  WeightVector gate_bias;
+  WeightVector up_bias;
+  WeightVector down_bias;
+  Activation activation;
 };
 
 struct ExpertRow {
@@ -59,14 +78,15 @@ struct ExpertJob {
   std::span<const ExpertRow> rows;
 };
 
-// One query row: attends to positions 0..position of its sequence.
+// One query row: attends to positions 0..position of its sequence (or the last of them).
 struct AttentionRow {
   const int32_t* block_table = nullptr;  // host: the sequence's KV blocks, in order
   int32_t position = 0;
 };
 
 // KV blocks of one layer: block b holds keys [block_tokens, kv_heads, head_dim] at
-// keys + b * block_stride, values likewise.
+// keys + b * block_stride, values likewise. Without `values` a key begins with its value, whose
+// size is shared_dim (the latent vector of multi-head latent attention).
 struct KvLayer {
   float* keys = nullptr;
   float* values = nullptr;
@@ -74,11 +94,47 @@ struct KvLayer {
   int32_t block_tokens = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
+  int32_t shared_dim = 0;
+
+  int32_t value_dim() const { return values == nullptr ? shared_dim : head_dim; }
 };
 
 struct AttentionShape {
-  int32_t heads = 0;  // a multiple of kv_heads
-  float scale = 0;    // applied to query . key
+  int32_t heads = 0;   // a multiple of kv_heads
+  float scale = 0;     // applied to query . key
+  int32_t window = 0;  // attends to the last `window` positions only, its own included; 0: to all
+  // [heads] or absent: a score of its own for each head, which takes its part of the softmax and
+  // has no value.
+  WeightVector sinks;
+};
+
+// Which elements of a head are rotated together.
+enum class RopePairs : uint8_t {
+  kHalves,      // i and i + rotary_dim / 2
+  kNeighbours,  // 2 i and 2 i + 1
+};
+
+// How router logits become ids and weights.
+struct RouterShape {
+  enum class Scores : uint8_t {
+    kSoftmax,          // over all experts
+    kSoftmaxOfChosen,  // the largest logits are chosen; softmax over those
+    kSigmoid,
+  };
+  enum class GroupScore : uint8_t { kLargest, kSumOfTwo };
+
+  int32_t experts = 0;
+  int32_t top_k = 0;
+  Scores scores = Scores::kSoftmax;
+  bool normalise = false;  // a row's weights are divided by their sum
+  float scale = 1;         // and then multiplied with this
+  // [experts] or absent: added to the scores for choosing; the weights are without it.
+  WeightVector correction;
+  // Experts lie in `groups` groups of equal size; only those of the `groups_kept` best groups can
+  // be chosen. A group is as good as its largest score, or its two largest together.
+  int32_t groups = 1;
+  int32_t groups_kept = 1;
+  GroupScore group_score = GroupScore::kLargest;
 };
 
 class Ops {
@@ -95,24 +151,30 @@ class Ops {
   // All jobs in one go; they must be independent of each other.
   virtual void Linear(std::span<const LinearJob> jobs, int32_t m) = 0;
 
-  // Rotates the first `rotary_dim` elements of each head of x[m, heads, head_dim] in place, pairing
-  // element i with i + rotary_dim / 2. cos_sin[position][0..rotary_dim/2) = cos, then the sines.
-  virtual void Rope(float* x, int32_t heads, int32_t head_dim, int32_t rotary_dim,
+  // out[m, w.cols] = x[m, w.rows] * w: each output is summed over the rows of w, ascending, by
+  // fused multiply-add. No bias. The jobs must be independent of each other.
+  virtual void LinearTransposed(std::span<const LinearJob> jobs, int32_t m) = 0;
+
+  // Rotates the first `rotary_dim` elements of each head of x[m, heads, head_dim] in place.
+  // cos_sin[position][0..rotary_dim/2) = cos of each pair, then the sines.
+  virtual void Rope(float* x, int32_t heads, int32_t head_dim, int32_t rotary_dim, RopePairs pairs,
                     std::span<const AttentionRow> rows, const float* cos_sin) = 0;
 
-  // Writes row i of keys and values [m, kv_heads, head_dim] to the KV block of rows[i].
+  // Writes row i of keys and values [m, kv_heads, head_dim] to the KV block of rows[i]. Without
+  // kv.values a stored key is row i of values [m, kv_heads, shared_dim] and then of keys
+  // [m, kv_heads, head_dim - shared_dim].
   virtual void StoreKv(const KvLayer& kv, const float* keys, const float* values,
                        std::span<const AttentionRow> rows) = 0;
 
-  // out[m, heads, head_dim] = softmax(scale * q . K) V, causal, per row. Sums over positions run in
-  // ascending order whatever the block size.
+  // out[m, heads, value_dim] = softmax(scale * q . K) V, causal, per row. Sums over positions run
+  // in ascending order whatever the block size.
   virtual void Attention(const AttentionShape& shape, const KvLayer& kv, const float* q,
                          std::span<const AttentionRow> rows, float* out) = 0;
 
-  // Softmax over logits[m, experts], then the k largest, by descending probability, ties to the
-  // lower id. ids[m, k], weights[m, k]; with `normalise` a row's weights are divided by their sum.
-  virtual void RouteTopK(const float* logits, int32_t m, int32_t experts, int32_t k, bool normalise,
-                         int32_t* ids, float* weights) = 0;
+  // Chooses top_k experts for each row of logits[m, experts]; ties go to the lower id. ids and
+  // weights [m, top_k], by descending weight.
+  virtual void RouteTopK(const float* logits, int32_t m, const RouterShape& router, int32_t* ids,
+                         float* weights) = 0;
 
   // out[row.out_row, hidden] = mlp(x[row.in_row, hidden]) for every row of every job.
   virtual void ExpertMlp(std::span<const ExpertJob> jobs, const float* x, float* out) = 0;
@@ -129,6 +191,9 @@ class Ops {
 
   // x += y over n elements
   virtual void Add(float* x, const float* y, int64_t n) = 0;
+
+  // x = max(-limit, min(x, limit)) over n elements; NaN stays NaN.
+  virtual void Clamp(float* x, float limit, int64_t n) = 0;
 };
 
 }  // namespace expertflow

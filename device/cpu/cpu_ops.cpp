@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "device/cpu/router.h"
 
 namespace expertflow::cpu {
 namespace {
@@ -30,9 +31,12 @@ int64_t PaddedCols(int32_t cols) {
   return (int64_t{cols} + kLanes - 1) / kLanes * kLanes;
 }
 
-MatmulArgs MakeArgs(const WeightMatrix& weight, int32_t m, const float* const* x,
-                    float* const* out) {
+MatmulArgs MakeArgs(const WeightMatrix& weight, const WeightVector& bias, int32_t m,
+                    const float* const* x, float* const* out) {
+  CHECK(bias.data == nullptr || bias.size == weight.rows);
   MatmulArgs args;
+  args.bias = bias.data;
+  args.bias_dtype = bias.dtype;
   args.weight = weight.data;
   args.weight_dtype = weight.dtype;
   args.rows = weight.rows;
@@ -43,17 +47,12 @@ MatmulArgs MakeArgs(const WeightMatrix& weight, int32_t m, const float* const* x
   return args;
 }
 
-// The k largest of p, by descending value, ties to the lower index; NaN counts as smallest but one
-// of them may be chosen when nothing else is left.
-void SelectTopK(const float* p, int32_t count, int32_t k, int32_t* ids) {
-  for (int32_t slot = 0; slot < k; ++slot) {
-    int32_t best = -1;
-    for (int32_t i = 0; i < count; ++i) {
-      if (std::find(ids, ids + slot, i) != ids + slot) continue;
-      if (best < 0 || p[i] > p[best] || (p[best] != p[best] && p[i] == p[i])) best = i;
-    }
-    ids[slot] = best;
-  }
+int64_t XStride(const LinearJob& job, int32_t width) {
+  return job.x_stride == 0 ? width : job.x_stride;
+}
+
+int64_t OutStride(const LinearJob& job, int32_t width) {
+  return job.out_stride == 0 ? width : job.out_stride;
 }
 
 }  // namespace
@@ -111,20 +110,20 @@ void CpuOps::Linear(std::span<const LinearJob> jobs, int32_t m) {
     products_.clear();
     for (size_t j = 0; j < jobs.size(); ++j) {
       const LinearJob& job = jobs[j];
-      CHECK(job.bias.data == nullptr || job.bias.size == job.weight.rows);
       for (int32_t i = 0; i < pass_rows; ++i) {
         const size_t at = j * stride + static_cast<size_t>(i);
-        in_rows_[at] = job.x + int64_t{first + i} * job.weight.cols;
-        out_rows_[at] = job.out + int64_t{first + i} * job.weight.rows;
+        in_rows_[at] = job.x + (first + i) * XStride(job, job.weight.cols);
+        out_rows_[at] = job.out + (first + i) * OutStride(job, job.weight.rows);
       }
       // Jobs that read the same x share its rows, and so its packed form.
       size_t source = 0;
-      while (jobs[source].x != job.x || jobs[source].weight.cols != job.weight.cols) ++source;
+      while (jobs[source].x != job.x || jobs[source].weight.cols != job.weight.cols ||
+             jobs[source].x_stride != job.x_stride) {
+        ++source;
+      }
       Product product;
-      product.args = MakeArgs(job.weight, pass_rows, in_rows_.data() + source * stride,
+      product.args = MakeArgs(job.weight, job.bias, pass_rows, in_rows_.data() + source * stride,
                               out_rows_.data() + j * stride);
-      product.args.bias = job.bias.data;
-      product.args.bias_dtype = job.bias.dtype;
       products_.push_back(product);
     }
     RunProducts();
@@ -137,7 +136,7 @@ void CpuOps::RunProducts() {
   CutProducts();
   double total_ns = 0;
   for (const Product& product : products_) {
-    total_ns += CostNs(product.args, product.args.rows) * (product.swiglu ? 2 : 1);
+    total_ns += CostNs(product.args, product.args.rows) * (product.joins ? 2 : 1);
   }
   const auto run = [this](int32_t i, int32_t thread) {
     const Chunk& chunk = chunks_[static_cast<size_t>(i)];
@@ -182,7 +181,7 @@ int64_t CpuOps::PackProducts(float* packed) {
   };
   for (Product& product : products_) {
     pack(product.args);
-    if (product.swiglu) pack(product.up);
+    if (product.joins) pack(product.up);
   }
   return floats;
 }
@@ -217,22 +216,58 @@ void CpuOps::RunProduct(const Product& product, int32_t begin, int32_t end, int3
     }
   };
   multiply(product.args);
-  if (!product.swiglu) return;
+  if (!product.joins) return;
   multiply(product.up);
+  const Activation& activation = product.activation;
   for (int32_t i = 0; i < product.args.m; ++i) {
-    kernels_.silu_mul(product.args.out[i] + begin, product.up.out[i] + begin, end - begin);
+    float* gate = product.args.out[i] + begin;
+    const float* up = product.up.out[i] + begin;
+    if (activation.kind == Activation::Kind::kClampedSwiglu) {
+      kernels_.clamped_swiglu(gate, up, activation.alpha, activation.limit, end - begin);
+    } else {
+      kernels_.silu_mul(gate, up, end - begin);
+    }
   }
 }
 
-void CpuOps::Rope(float* x, int32_t heads, int32_t head_dim, int32_t rotary_dim,
+void CpuOps::LinearTransposed(std::span<const LinearJob> jobs, int32_t m) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  constexpr int32_t kStep = 64;  // columns: whole cache lines of every type
+  int32_t chunks_each = 0;
+  double ns_each = 0;
+  for (const LinearJob& job : jobs) {
+    CHECK(job.bias.data == nullptr);
+    chunks_each = std::max(chunks_each, (job.weight.cols + kStep - 1) / kStep);
+    ns_each = std::max(ns_each, 2.0 * job.weight.rows * kStep * m / kMultiplyAddsPerNs);
+  }
+  ForEach(static_cast<int32_t>(jobs.size()) * chunks_each, ns_each, [&](int32_t task, int32_t) {
+    const LinearJob& job = jobs[static_cast<size_t>(task / chunks_each)];
+    const int32_t begin = task % chunks_each * kStep;
+    if (begin >= job.weight.cols) return;
+    TransposedArgs args;
+    args.weight = job.weight.data;
+    args.weight_dtype = job.weight.dtype;
+    args.rows = job.weight.rows;
+    args.cols = job.weight.cols;
+    args.m = m;
+    args.x = job.x;
+    args.x_stride = XStride(job, job.weight.rows);
+    args.out = job.out;
+    args.out_stride = OutStride(job, job.weight.cols);
+    kernels_.transposed(args, begin, std::min(begin + kStep, job.weight.cols));
+  });
+}
+
+void CpuOps::Rope(float* x, int32_t heads, int32_t head_dim, int32_t rotary_dim, RopePairs pairs,
                   std::span<const AttentionRow> rows, const float* cos_sin) {
   const StreamProgress::Work work(progress_, StreamKind::kCompute);
   CHECK(rotary_dim % 2 == 0 && rotary_dim <= head_dim);
   const int32_t half = rotary_dim / 2;
+  const auto rotate = pairs == RopePairs::kHalves ? kernels_.rope : kernels_.rope_neighbours;
   ForEach(static_cast<int32_t>(rows.size()), heads * rotary_dim / 4.0, [&](int32_t i, int32_t) {
     const float* cos = cos_sin + int64_t{rows[static_cast<size_t>(i)].position} * rotary_dim;
     for (int32_t h = 0; h < heads; ++h) {
-      kernels_.rope(x + (int64_t{i} * heads + h) * head_dim, cos, cos + half, half);
+      rotate(x + (int64_t{i} * heads + h) * head_dim, cos, cos + half, half);
     }
   });
 }
@@ -245,66 +280,86 @@ void CpuOps::StoreKv(const KvLayer& kv, const float* keys, const float* values,
   for (size_t i = 0; i < rows.size(); ++i) {
     const int32_t block = rows[i].block_table[rows[i].position / kv.block_tokens];
     const int64_t to = block * kv.block_stride + rows[i].position % kv.block_tokens * token_floats;
-    const int64_t from = static_cast<int64_t>(i) * token_floats;
-    std::memcpy(kv.keys + to, keys + from, token_bytes);
-    std::memcpy(kv.values + to, values + from, token_bytes);
+    const auto row = static_cast<int64_t>(i);
+    if (kv.values != nullptr) {
+      std::memcpy(kv.keys + to, keys + row * token_floats, token_bytes);
+      std::memcpy(kv.values + to, values + row * token_floats, token_bytes);
+      continue;
+    }
+    const int32_t own_dim = kv.head_dim - kv.shared_dim;
+    for (int32_t h = 0; h < kv.kv_heads; ++h) {
+      const int64_t head = row * kv.kv_heads + h;
+      float* key = kv.keys + to + int64_t{h} * kv.head_dim;
+      std::copy_n(values + head * kv.shared_dim, kv.shared_dim, key);
+      std::copy_n(keys + head * own_dim, own_dim, key + kv.shared_dim);
+    }
   }
+}
+
+const float* CpuOps::Raise(const WeightVector& weights) {
+  if (weights.data == nullptr) return nullptr;
+  float* to = raised_.Get(static_cast<size_t>(weights.size));
+  kernels_.convert(weights.data, weights.dtype, weights.size, to);
+  return to;
 }
 
 void CpuOps::Attention(const AttentionShape& shape, const KvLayer& kv, const float* q,
                        std::span<const AttentionRow> rows, float* out) {
   const StreamProgress::Work work(progress_, StreamKind::kCompute);
   CHECK(kv.kv_heads > 0 && shape.heads % kv.kv_heads == 0 && kv.block_tokens > 0);
+  CHECK(shape.sinks.data == nullptr || shape.sinks.size == shape.heads);
+  const float* sinks = Raise(shape.sinks);
   const int32_t queries = shape.heads / kv.kv_heads;
+  const int32_t value_dim = kv.value_dim();
   const auto m = static_cast<int32_t>(rows.size());
+  const auto first_of = [&](const AttentionRow& row) {
+    return shape.window > 0 ? std::max(0, row.position + 1 - shape.window) : 0;
+  };
   double positions = 0;
-  for (const AttentionRow& row : rows) positions += row.position + 1;
+  for (const AttentionRow& row : rows) positions += row.position + 1 - first_of(row);
   const double ns_each =
-      m == 0 ? 0 : positions / m * queries * (2.0 * kv.head_dim / kMultiplyAddsPerNs + 1);
+      m == 0 ? 0 : positions / m * queries * ((kv.head_dim + value_dim) / kMultiplyAddsPerNs + 1);
   // Rows of one head follow each other: they read the same keys and values.
   ForEach(m * kv.kv_heads, ns_each, [&](int32_t task, int32_t thread) {
     const int32_t kv_head = task / m;
     const int32_t i = task % m;
     const AttentionRow& row = rows[static_cast<size_t>(i)];
-    const int64_t first_head = (int64_t{i} * shape.heads + kv_head * queries) * kv.head_dim;
+    const int64_t first_head = int64_t{i} * shape.heads + kv_head * queries;
     AttentionArgs args;
-    args.q = q + first_head;
-    args.out = out + first_head;
+    args.q = q + first_head * kv.head_dim;
+    args.out = out + first_head * value_dim;
     args.keys = kv.keys + int64_t{kv_head} * kv.head_dim;
-    args.values = kv.values + int64_t{kv_head} * kv.head_dim;
+    args.values = (kv.values == nullptr ? kv.keys : kv.values) + int64_t{kv_head} * kv.head_dim;
     args.block_table = row.block_table;
     args.block_stride = kv.block_stride;
     args.token_stride = int64_t{kv.kv_heads} * kv.head_dim;
     args.block_tokens = kv.block_tokens;
+    args.first = first_of(row);
     args.positions = row.position + 1;
     args.queries = queries;
     args.head_dim = kv.head_dim;
+    args.value_dim = value_dim;
     args.scale = shape.scale;
-    const int64_t floats = PaddedCols(args.positions) * queries;
+    if (sinks != nullptr) args.sinks = sinks + kv_head * queries;
+    const int64_t floats = PaddedCols(args.positions - args.first + 1) * queries;
     kernels_.attention(
         args, thread_scratch_[static_cast<size_t>(thread)].Get(static_cast<size_t>(floats)));
   });
 }
 
-void CpuOps::RouteTopK(const float* logits, int32_t m, int32_t experts, int32_t k, bool normalise,
-                       int32_t* ids, float* weights) {
+void CpuOps::RouteTopK(const float* logits, int32_t m, const RouterShape& router, int32_t* ids,
+                       float* weights) {
   const StreamProgress::Work work(progress_, StreamKind::kCompute);
-  CHECK(k >= 0 && k <= experts);
-  const double ns_each = static_cast<double>(experts) * (k + 1);
+  const int32_t k = router.top_k;
+  CHECK(k >= 0 && k <= router.experts && router.groups >= 1 &&
+        router.experts % router.groups == 0 && router.groups_kept <= router.groups);
+  CHECK(router.correction.data == nullptr || router.correction.size == router.experts);
+  const float* correction = Raise(router.correction);
+  const double ns_each = static_cast<double>(router.experts) * (k + 1);
   ForEach(m, ns_each, [&](int32_t i, int32_t thread) {
-    float* p = thread_scratch_[static_cast<size_t>(thread)].Get(static_cast<size_t>(experts));
-    std::copy_n(logits + int64_t{i} * experts, experts, p);
-    kernels_.softmax(p, experts);
-    int32_t* row_ids = ids + int64_t{i} * k;
-    float* row_weights = weights + int64_t{i} * k;
-    SelectTopK(p, experts, k, row_ids);
-    float sum = 0;
-    for (int32_t s = 0; s < k; ++s) {
-      row_weights[s] = p[row_ids[s]];
-      sum += row_weights[s];
-    }
-    if (!normalise) return;
-    for (int32_t s = 0; s < k; ++s) row_weights[s] /= sum;
+    Scratch& scratch = thread_scratch_[static_cast<size_t>(thread)];
+    RouteRow(kernels_, router, correction, logits + int64_t{i} * router.experts, &scratch,
+             ids + int64_t{i} * k, weights + int64_t{i} * k);
   });
 }
 
@@ -373,9 +428,12 @@ void CpuOps::RunMlpParts() {
       at += 2 * PaddedCols(w.gate.rows);
     }
     Product product;
-    product.swiglu = true;
-    product.args = MakeArgs(w.gate, part.m, in_rows_.data() + first, gate_rows_.data() + first);
-    product.up = MakeArgs(w.up, part.m, in_rows_.data() + first, up_rows_.data() + first);
+    product.joins = true;
+    product.activation = w.activation;
+    product.args =
+        MakeArgs(w.gate, w.gate_bias, part.m, in_rows_.data() + first, gate_rows_.data() + first);
+    product.up =
+        MakeArgs(w.up, w.up_bias, part.m, in_rows_.data() + first, up_rows_.data() + first);
     products_.push_back(product);
   }
   RunProducts();
@@ -384,8 +442,8 @@ void CpuOps::RunMlpParts() {
   for (const MlpPart& part : parts_) {
     const auto first = static_cast<size_t>(part.first);
     Product product;
-    product.args = MakeArgs(part.weights->down, part.m, down_in_rows_.data() + first,
-                            out_rows_.data() + first);
+    product.args = MakeArgs(part.weights->down, part.weights->down_bias, part.m,
+                            down_in_rows_.data() + first, out_rows_.data() + first);
     products_.push_back(product);
   }
   RunProducts();
@@ -413,6 +471,14 @@ void CpuOps::Add(float* x, const float* y, int64_t n) {
   constexpr int64_t kStep = 16384;
   ForEach(static_cast<int32_t>((n + kStep - 1) / kStep), kStep / 4.0, [&](int32_t i, int32_t) {
     kernels_.add(x + i * kStep, y + i * kStep, std::min(kStep, n - i * kStep));
+  });
+}
+
+void CpuOps::Clamp(float* x, float limit, int64_t n) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  constexpr int64_t kStep = 16384;
+  ForEach(static_cast<int32_t>((n + kStep - 1) / kStep), kStep / 4.0, [&](int32_t i, int32_t) {
+    kernels_.clamp(x + i * kStep, limit, std::min(kStep, n - i * kStep));
   });
 }
 

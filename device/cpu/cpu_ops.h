@@ -26,26 +26,29 @@ class CpuOps : public Ops {
   void RmsNorm(const float* x, const WeightVector& weight, float eps, int32_t m,
                float* out) override;
   void Linear(std::span<const LinearJob> jobs, int32_t m) override;
-  void Rope(float* x, int32_t heads, int32_t head_dim, int32_t rotary_dim,
+  void LinearTransposed(std::span<const LinearJob> jobs, int32_t m) override;
+  void Rope(float* x, int32_t heads, int32_t head_dim, int32_t rotary_dim, RopePairs pairs,
             std::span<const AttentionRow> rows, const float* cos_sin) override;
   void StoreKv(const KvLayer& kv, const float* keys, const float* values,
                std::span<const AttentionRow> rows) override;
   void Attention(const AttentionShape& shape, const KvLayer& kv, const float* q,
                  std::span<const AttentionRow> rows, float* out) override;
-  void RouteTopK(const float* logits, int32_t m, int32_t experts, int32_t k, bool normalise,
-                 int32_t* ids, float* weights) override;
+  void RouteTopK(const float* logits, int32_t m, const RouterShape& router, int32_t* ids,
+                 float* weights) override;
   void ExpertMlp(std::span<const ExpertJob> jobs, const float* x, float* out) override;
   void Mlp(const MlpWeights& weights, const float* x, int32_t m, float* out) override;
   void CombineExperts(const float* expert_out, const float* weights, int32_t m, int32_t k,
                       int32_t hidden, const float* shared_out, const float* shared_gate,
                       float* residual) override;
   void Add(float* x, const float* y, int64_t n) override;
+  void Clamp(float* x, float limit, int64_t n) override;
 
  private:
-  // One matrix product, or a gate and up pair whose result silu(gate) * up replaces gate's.
+  // One matrix product, or a gate and up pair whose joined result replaces gate's.
   struct Product {
     MatmulArgs args;
-    bool swiglu = false;
+    bool joins = false;
+    Activation activation;
     MatmulArgs up;
   };
   // Rows [begin, end) of products_[product].
@@ -72,6 +75,8 @@ class CpuOps : public Ops {
   void CutProducts();
   void RunProduct(const Product& product, int32_t begin, int32_t end, int32_t thread);
   void RunMlpParts();
+  // `weights` as float32, valid until the next call.
+  const float* Raise(const WeightVector& weights);
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
@@ -88,6 +93,7 @@ class CpuOps : public Ops {
   std::vector<float*> up_rows_;
   Scratch packed_;
   Scratch intermediate_;
+  Scratch raised_;
   std::vector<Scratch> thread_scratch_;
 };
 

@@ -403,11 +403,13 @@ void Qwen2Moe::Attend(const Layer& layer, const ForwardBatch& batch, const KvLay
                                    {layer.k, layer.k_bias, x_, k_},
                                    {layer.v, layer.v_bias, x_, v_}};
   ops_.Linear(projections, m);
-  ops_.Rope(q_, shape.heads, shape.head_dim, shape.head_dim, batch.rows, cos_sin_);
-  ops_.Rope(k_, shape.kv_heads, shape.head_dim, shape.head_dim, batch.rows, cos_sin_);
+  ops_.Rope(q_, shape.heads, shape.head_dim, shape.head_dim, RopePairs::kHalves, batch.rows,
+            cos_sin_);
+  ops_.Rope(k_, shape.kv_heads, shape.head_dim, shape.head_dim, RopePairs::kHalves, batch.rows,
+            cos_sin_);
   ops_.StoreKv(kv, k_, v_, batch.rows);
   const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-  ops_.Attention({shape.heads, scale}, kv, q_, batch.rows, attention_);
+  ops_.Attention({shape.heads, scale, 0, {}}, kv, q_, batch.rows, attention_);
   const LinearJob output[] = {{layer.o, {}, attention_, block_out_}};
   ops_.Linear(output, m);
   ops_.Add(residual_, block_out_, int64_t{m} * shape.hidden);
@@ -439,7 +441,10 @@ Status Qwen2Moe::MoeBlock(int32_t index, const ForwardBatch& batch, MoeExecutor&
   const auto m = static_cast<int32_t>(batch.tokens.size());
   const LinearJob jobs[] = {{layer.router, {}, x_, router_}, {layer.shared_gate, {}, x_, gate_}};
   ops_.Linear(jobs, m);
-  ops_.RouteTopK(router_, m, shape.experts, shape.top_k, config_.normalise_top_k, ids_, weights_);
+  const RouterShape router{.experts = shape.experts,
+                           .top_k = shape.top_k,
+                           .normalise = config_.normalise_top_k};
+  ops_.RouteTopK(router_, m, router, ids_, weights_);
   const size_t choices = static_cast<size_t>(m) * shape.top_k;
   RETURN_IF_ERROR(
       device_.CopyToHost(StreamKind::kCompute, host_ids_.data(), ids_, choices * sizeof(int32_t)));

@@ -235,23 +235,93 @@ TEST_P(OpsConformance, RopeRotatesPairsAndLeavesTheRest) {
     }
     const std::vector<AttentionRow> rows = {{nullptr, 0}, {nullptr, 39}, {nullptr, 5}};
     const auto x = RandomFloats(rows.size() * kHeads * static_cast<size_t>(head_dim), 8);
-    const auto array = Upload(x);
     const auto cos_sin = Upload(table);
-    ops().Rope(array.data(), kHeads, head_dim, rotary, rows, cos_sin.data());
-    const auto got = array.Read();
-    for (size_t row = 0; row < rows.size() * kHeads; ++row) {
-      const float* cos = table.data() + static_cast<size_t>(rows[row / kHeads].position) * width;
-      const float* sin = cos + half;
-      const size_t at = row * static_cast<size_t>(head_dim);
-      for (size_t i = 0; i < static_cast<size_t>(head_dim); ++i) {
-        double want = x[at + i];
-        if (i < half) {
-          want = double{x[at + i]} * cos[i] - double{x[at + i + half]} * sin[i];
-        } else if (i < width) {
-          want = double{x[at + i]} * cos[i - half] + double{x[at + i - half]} * sin[i - half];
+    for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kNeighbours}) {
+      const auto array = Upload(x);
+      ops().Rope(array.data(), kHeads, head_dim, rotary, pairs, rows, cos_sin.data());
+      const auto got = array.Read();
+      for (size_t row = 0; row < rows.size() * kHeads; ++row) {
+        const float* cos = table.data() + static_cast<size_t>(rows[row / kHeads].position) * width;
+        const float* sin = cos + half;
+        const size_t at = row * static_cast<size_t>(head_dim);
+        for (size_t i = 0; i < half; ++i) {
+          const bool halves = pairs == RopePairs::kHalves;
+          const size_t a = at + (halves ? i : 2 * i);
+          const size_t b = halves ? a + half : a + 1;
+          EXPECT_NEAR(got[a], double{x[a]} * cos[i] - double{x[b]} * sin[i], 1e-6);
+          EXPECT_NEAR(got[b], double{x[b]} * cos[i] + double{x[a]} * sin[i], 1e-6);
         }
-        EXPECT_NEAR(got[at + i], want, 1e-6);
+        for (size_t i = width; i < static_cast<size_t>(head_dim); ++i) {
+          EXPECT_EQ(got[at + i], x[at + i]);
+        }
       }
+    }
+  }
+}
+
+TEST_P(OpsConformance, TransposedProductsMatchDoublePrecisionWithinWiderRows) {
+  constexpr int32_t kGap = 5;
+  for (DType dtype : kDTypes) {
+    for (const auto& [rows, cols] : {std::pair{10, 20}, {128, 512}, {7, 1}, {33, 100}}) {
+      const auto r = static_cast<size_t>(rows), c = static_cast<size_t>(cols);
+      const TestWeights w = RandomWeights(dtype, r * c, 1);
+      const auto x = RandomFloats(9 * (r + kGap), 2);
+      const auto weight = Upload(w.stored);
+      const auto in = Upload(x);
+      const auto run = [&](size_t first, int32_t m) {
+        const auto out = Output(static_cast<size_t>(m) * (c + kGap));
+        const LinearJob job{{weight.data(), dtype, rows, cols},
+                            {},
+                            in.data() + first * (r + kGap),
+                            out.data(),
+                            rows + kGap,
+                            cols + kGap};
+        ops().LinearTransposed({&job, 1}, m);
+        return out.Read();
+      };
+      const auto got = run(0, 9);
+      for (size_t i = 0; i < 9; ++i) {
+        const auto alone = run(i, 1);
+        for (size_t k = 0; k < c; ++k) {
+          ASSERT_EQ(FloatBits(alone[k]), FloatBits(got[i * (c + kGap) + k]));
+          double want = 0, scale = 0;
+          for (size_t j = 0; j < r; ++j) {
+            const double term = double{x[i * (r + kGap) + j]} * double{w.values[j * c + k]};
+            want += term;
+            scale += std::abs(term);
+          }
+          ExpectClose(got[i * (c + kGap) + k], want, scale);
+        }
+        for (size_t k = 0; k < kGap; ++k) EXPECT_TRUE(std::isnan(got[i * (c + kGap) + c + k]));
+      }
+      ASSERT_FALSE(HasFailure()) << DTypeName(dtype) << " rows " << rows << " cols " << cols;
+    }
+  }
+}
+
+TEST_P(OpsConformance, LinearJobsReadAndWriteWithinWiderRows) {
+  constexpr int32_t kRows = 12, kCols = 40;
+  const TestWeights w = RandomWeights(DType::kBF16, kRows * kCols, 1);
+  const auto weight = Upload(w.stored);
+  for (int32_t m : {1, 20}) {
+    const auto wide = RandomFloats(static_cast<size_t>(m * 3 * kCols), 2);
+    const auto in = Upload(wide);
+    const auto out = Output(static_cast<size_t>(m * 2 * kRows));
+    const WeightMatrix matrix{weight.data(), DType::kBF16, kRows, kCols};
+    const LinearJob jobs[] = {
+        {matrix, {}, in.data() + kCols, out.data() + kRows, 3 * kCols, 2 * kRows},
+        {matrix, {}, in.data(), out.data(), 3 * kCols, 2 * kRows}};
+    ops().Linear(jobs, m);
+    const auto got = out.Read();
+    for (size_t part : {0, 1}) {
+      std::vector<float> x, part_of_got;
+      for (size_t i = 0; i < static_cast<size_t>(m); ++i) {
+        const float* row = wide.data() + i * 3 * kCols + part * kCols;
+        x.insert(x.end(), row, row + kCols);
+        const float* result = got.data() + i * 2 * kRows + part * kRows;
+        part_of_got.insert(part_of_got.end(), result, result + kRows);
+      }
+      EXPECT_EQ(Bits(part_of_got), Bits(RunLinear(w, nullptr, kRows, kCols, x))) << m;
     }
   }
 }
@@ -322,6 +392,93 @@ TEST_P(OpsConformance, AttentionMatchesDoublePrecisionAndDoesNotSeeBlocksOrBatch
   }
 }
 
+// Windows, sinks, and keys that begin with their value.
+TEST_P(OpsConformance, AttentionWindowsSinksAndSharedValues) {
+  constexpr int32_t kHeads = 4, kKvHeads = 2, kDim = 22, kTokens = 40;
+  constexpr float kScale = 0.2f;
+  const auto q = RandomFloats(kTokens * kHeads * kDim, 1);
+  const auto sinks = RandomWeights(DType::kBF16, kHeads, 2);
+  const auto sink_array = Upload(sinks.stored);
+  for (const int32_t shared_dim : {0, 14}) {
+    const int32_t value_dim = shared_dim == 0 ? kDim : shared_dim;
+    const auto value_width = static_cast<size_t>(kKvHeads * value_dim);
+    const int32_t own_dim = shared_dim == 0 ? kDim : kDim - shared_dim;
+    const auto own_width = static_cast<size_t>(kKvHeads * own_dim);
+    const auto keys = RandomFloats(kTokens * own_width, 3);
+    const auto values = RandomFloats(kTokens * value_width, 4);
+    for (const int32_t window : {0, 1, 7, kTokens}) {
+      for (const bool with_sinks : {false, true}) {
+        const auto run = [&](int32_t block_tokens, size_t batch) {
+          const int32_t blocks = (kTokens + block_tokens - 1) / block_tokens;
+          std::vector<int32_t> table(static_cast<size_t>(blocks));
+          std::iota(table.begin(), table.end(), 0);
+          std::reverse(table.begin(), table.end());
+          const int64_t stride = int64_t{block_tokens} * kKvHeads * kDim;
+          const auto key_blocks = Output(static_cast<size_t>(blocks * stride));
+          const auto value_blocks = Output(static_cast<size_t>(blocks * stride));
+          const KvLayer kv{key_blocks.data(),
+                           shared_dim == 0 ? value_blocks.data() : nullptr,
+                           stride,
+                           block_tokens,
+                           kKvHeads,
+                           kDim,
+                           shared_dim};
+          std::vector<AttentionRow> rows;
+          for (int32_t t = 0; t < kTokens; ++t) rows.push_back({table.data(), t});
+          const auto key_array = Upload(keys), value_array = Upload(values), q_array = Upload(q);
+          const auto out = Output(static_cast<size_t>(kTokens * kHeads * value_dim));
+          ops().StoreKv(kv, key_array.data(), value_array.data(), rows);
+          AttentionShape shape{kHeads, kScale, window, {}};
+          if (with_sinks) shape.sinks = {sink_array.data(), DType::kBF16, kHeads};
+          for (size_t first = 0; first < kTokens; first += batch) {
+            const size_t count = std::min<size_t>(batch, kTokens - first);
+            ops().Attention(shape, kv, q_array.data() + first * kHeads * kDim,
+                            std::span(rows).subspan(first, count),
+                            out.data() + first * static_cast<size_t>(kHeads * value_dim));
+          }
+          return out.Read();
+        };
+        const auto got = run(16, kTokens);
+        EXPECT_EQ(Bits(run(5, 1)), Bits(got));
+        EXPECT_EQ(Bits(run(16, 3)), Bits(got));
+        // Element i of the key of position s for key/value head h.
+        const auto key_at = [&](size_t s, size_t h, size_t i) -> double {
+          const auto shared = static_cast<size_t>(shared_dim), own = static_cast<size_t>(own_dim);
+          return i < shared ? values[s * value_width + h * shared + i]
+                            : keys[s * own_width + h * own + i - shared];
+        };
+        for (size_t t = 0; t < kTokens; ++t) {
+          const size_t from =
+              window > 0 && t + 1 > static_cast<size_t>(window) ? t + 1 - window : 0;
+          for (size_t h = 0; h < kHeads; ++h) {
+            std::vector<double> p;
+            double sum = with_sinks ? std::exp(double{sinks.values[h]}) : 0;
+            for (size_t s = from; s <= t; ++s) {
+              double dot = 0;
+              for (size_t i = 0; i < kDim; ++i) {
+                dot += q[(t * kHeads + h) * kDim + i] * key_at(s, h / 2, i);
+              }
+              p.push_back(std::exp(dot * double{kScale}));
+              sum += p.back();
+            }
+            for (size_t i = 0; i < static_cast<size_t>(value_dim); ++i) {
+              double want = 0;
+              for (size_t s = from; s <= t; ++s) {
+                const size_t at = s * value_width + h / 2 * static_cast<size_t>(value_dim) + i;
+                want += p[s - from] / sum * values[at];
+              }
+              const size_t at = (t * kHeads + h) * static_cast<size_t>(value_dim) + i;
+              EXPECT_NEAR(got[at], want, 4e-6);
+            }
+          }
+          ASSERT_FALSE(HasFailure()) << "window " << window << " sinks " << with_sinks << " shared "
+                                     << shared_dim << " position " << t;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(OpsConformance, RouterTakesTheLargestAndTiesGoToTheLowerId) {
   constexpr int32_t kExperts = 60, kTopK = 4;
   auto logits = RandomFloats(3 * kExperts, 4);
@@ -331,7 +488,8 @@ TEST_P(OpsConformance, RouterTakesTheLargestAndTiesGoToTheLowerId) {
     const auto array = Upload(logits);
     const auto weights = Output(3 * kTopK);
     const DeviceArray<int32_t> ids(*device_, std::vector<int32_t>(3 * kTopK, -1));
-    ops().RouteTopK(array.data(), 3, kExperts, kTopK, normalise, ids.data(), weights.data());
+    ops().RouteTopK(array.data(), 3, {.experts = kExperts, .top_k = kTopK, .normalise = normalise},
+                    ids.data(), weights.data());
     const auto got_ids = ids.Read();
     const auto got = weights.Read();
     for (size_t row = 0; row < 3; ++row) {
@@ -349,6 +507,97 @@ TEST_P(OpsConformance, RouterTakesTheLargestAndTiesGoToTheLowerId) {
       }
     }
   }
+}
+
+// Against a plain one in double precision: every kind of scores, groups, a correction that chooses
+// but does not weigh, normalising and scaling.
+TEST_P(OpsConformance, RoutersOfEveryShape) {
+  constexpr int32_t kExperts = 12, kTopK = 4, kRows = 40;
+  using Scores = RouterShape::Scores;
+  using GroupScore = RouterShape::GroupScore;
+  const auto logits = RandomFloats(kRows * kExperts, 1, 2.0f);
+  const auto bias = RandomFloats(kExperts, 2, 0.3f);
+  const auto array = Upload(logits), bias_array = Upload(bias);
+  int checked = 0;
+  for (const Scores scores : {Scores::kSoftmax, Scores::kSoftmaxOfChosen, Scores::kSigmoid}) {
+    for (const int32_t groups : {1, 4}) {
+      for (const GroupScore kind : {GroupScore::kLargest, GroupScore::kSumOfTwo}) {
+        for (const bool corrected : {false, true}) {
+          for (const bool normalise : {false, true}) {
+            RouterShape router{.experts = kExperts, .top_k = kTopK, .scores = scores};
+            router.normalise = normalise;
+            router.scale = normalise ? 2.5f : 1.0f;
+            router.groups = groups;
+            router.groups_kept = groups == 1 ? 1 : 2;
+            router.group_score = kind;
+            if (corrected) router.correction = {bias_array.data(), DType::kF32, kExperts};
+            const DeviceArray<int32_t> ids(*device_, std::vector<int32_t>(kRows * kTopK, -1));
+            const auto weights = Output(kRows * kTopK);
+            ops().RouteTopK(array.data(), kRows, router, ids.data(), weights.data());
+            const auto got_ids = ids.Read();
+            const auto got = weights.Read();
+            for (size_t row = 0; row < kRows; ++row) {
+              const float* l = logits.data() + row * kExperts;
+              std::vector<double> p(l, l + kExperts), choice;
+              double all = 0;
+              for (const double x : p) all += std::exp(x);
+              for (double& x : p) {
+                if (scores == Scores::kSoftmax) x = std::exp(x) / all;
+                if (scores == Scores::kSigmoid) x = 1 / (1 + std::exp(-x));
+              }
+              for (size_t e = 0; e < kExperts; ++e) {
+                choice.push_back(p[e] + (corrected ? bias[e] : 0.0f));
+              }
+              std::vector<std::pair<double, size_t>> order;  // of groups
+              const size_t size = kExperts / static_cast<size_t>(groups);
+              for (size_t g = 0; g < static_cast<size_t>(groups); ++g) {
+                std::vector<double> members(
+                    choice.begin() + static_cast<ptrdiff_t>(g * size),
+                    choice.begin() + static_cast<ptrdiff_t>((g + 1) * size));
+                std::sort(members.rbegin(), members.rend());
+                order.emplace_back(
+                    -(kind == GroupScore::kLargest ? members[0] : members[0] + members[1]), g);
+              }
+              std::sort(order.begin(), order.end());
+              std::vector<int32_t> allowed;
+              for (size_t g = 0; g < static_cast<size_t>(router.groups_kept); ++g) {
+                for (size_t i = 0; i < size; ++i) {
+                  allowed.push_back(static_cast<int32_t>(order[g].second * size + i));
+                }
+              }
+              const auto by = [](const std::vector<double>& value) {
+                return [&value](int32_t a, int32_t b) {
+                  return value[static_cast<size_t>(a)] > value[static_cast<size_t>(b)];
+                };
+              };
+              std::sort(allowed.begin(), allowed.end(), by(choice));
+              allowed.resize(kTopK);
+              std::sort(allowed.begin(), allowed.end(), by(p));
+              double sum = 0;
+              std::vector<double> want;
+              for (const int32_t e : allowed) want.push_back(p[static_cast<size_t>(e)]);
+              if (scores == Scores::kSoftmaxOfChosen) {
+                double chosen = 0;
+                for (const double x : want) chosen += std::exp(x);
+                for (double& x : want) x = std::exp(x) / chosen;
+              }
+              for (const double x : want) sum += x;
+              for (size_t s = 0; s < kTopK; ++s) {
+                EXPECT_EQ(got_ids[row * kTopK + s], allowed[s]);
+                const double weight = normalise ? want[s] / sum * 2.5 : want[s];
+                EXPECT_NEAR(got[row * kTopK + s], weight, 2e-6);
+                ++checked;
+              }
+            }
+            ASSERT_FALSE(HasFailure())
+                << "scores " << static_cast<int>(scores) << " groups " << groups << " corrected "
+                << corrected << " normalise " << normalise;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(checked, 48 * kRows * kTopK);
 }
 
 std::vector<float> OpsConformance::RunMlp(const TestWeights (&w)[3], int32_t hidden,
@@ -399,6 +648,60 @@ TEST_P(OpsConformance, MlpMatchesDoublePrecisionAndDoesNotSeeTheBatch) {
       }
       ASSERT_FALSE(HasFailure()) << DTypeName(dtype) << " hidden " << hidden;
     }
+  }
+}
+
+TEST_P(OpsConformance, MlpsWithBiasesAndTheClampedActivation) {
+  constexpr size_t kHidden = 44, kWide = 26;
+  constexpr float kAlpha = 1.702f, kLimit = 1.5f;
+  TestWeights w[3], b[3];
+  for (uint32_t i = 0; i < 3; ++i) {
+    w[i] = RandomWeights(DType::kBF16, kHidden * kWide, i);
+    b[i] = RandomWeights(DType::kBF16, i == 2 ? kHidden : kWide, 10 + i);
+  }
+  const auto gate = Upload(w[0].stored), up = Upload(w[1].stored), down = Upload(w[2].stored);
+  const auto gate_bias = Upload(b[0].stored), up_bias = Upload(b[1].stored);
+  const auto down_bias = Upload(b[2].stored);
+  const auto x = RandomFloats(12 * kHidden, 5);
+  const auto in = Upload(x);
+  for (const bool clamped : {false, true}) {
+    MlpWeights mlp{{gate.data(), DType::kBF16, kWide, kHidden},
+                   {up.data(), DType::kBF16, kWide, kHidden},
+                   {down.data(), DType::kBF16, kHidden, kWide},
+                   {gate_bias.data(), DType::kBF16, kWide},
+                   {up_bias.data(), DType::kBF16, kWide},
+                   {down_bias.data(), DType::kBF16, kHidden},
+                   {}};
+    if (clamped) mlp.activation = {Activation::Kind::kClampedSwiglu, kAlpha, kLimit};
+    const auto out = Output(x.size());
+    ops().Mlp(mlp, in.data(), 12, out.data());
+    const auto got = out.Read();
+    for (size_t row = 0; row < 12; ++row) {
+      std::vector<double> a(kWide);
+      for (size_t i = 0; i < kWide; ++i) {
+        double g = b[0].values[i], u = b[1].values[i];
+        for (size_t k = 0; k < kHidden; ++k) {
+          g += double{x[row * kHidden + k]} * w[0].values[i * kHidden + k];
+          u += double{x[row * kHidden + k]} * w[1].values[i * kHidden + k];
+        }
+        if (clamped) {
+          g = std::min(g, double{kLimit});
+          u = std::clamp(u, -double{kLimit}, double{kLimit});
+          a[i] = g / (1 + std::exp(-double{kAlpha} * g)) * (u + 1);
+        } else {
+          a[i] = Silu(g) * u;
+        }
+      }
+      for (size_t r = 0; r < kHidden; ++r) {
+        double want = b[2].values[r], scale = std::abs(want);
+        for (size_t i = 0; i < kWide; ++i) {
+          want += a[i] * w[2].values[r * kWide + i];
+          scale += std::abs(a[i] * w[2].values[r * kWide + i]);
+        }
+        ExpectClose(got[row * kHidden + r], want, 4 * scale);
+      }
+    }
+    ASSERT_FALSE(HasFailure()) << clamped;
   }
 }
 
@@ -486,6 +789,18 @@ TEST_P(OpsConformance, AddAddsEveryElement) {
   }
 }
 
+TEST_P(OpsConformance, ClampKeepsNan) {
+  for (size_t n : {1, 15, 33, 20'000}) {
+    auto x = RandomFloats(n, 1, 3.0f);
+    x[0] = NAN;
+    const auto array = Upload(x);
+    ops().Clamp(array.data(), 2.0f, static_cast<int64_t>(n));
+    const auto got = array.Read();
+    EXPECT_TRUE(std::isnan(got[0]));
+    for (size_t i = 1; i < n; ++i) ASSERT_EQ(got[i], std::clamp(x[i], -2.0f, 2.0f)) << i;
+  }
+}
+
 TEST_P(OpsConformance, NothingToDoIsFine) {
   ops().Linear({}, 3);
   ops().Mlp({}, nullptr, 0, nullptr);
@@ -508,15 +823,25 @@ TEST_P(OpsConformance, NanAndInfinityComeThroughAndRoutesStayValid) {
   const auto array = Upload(logits);
   const auto weights = Output(4 * kTopK);
   const DeviceArray<int32_t> ids(*device_, std::vector<int32_t>(4 * kTopK, -1));
-  ops().RouteTopK(array.data(), 4, kExperts, kTopK, true, ids.data(), weights.data());
-  const auto got_ids = ids.Read();
-  for (size_t row = 0; row < 4; ++row) {
-    std::vector<int32_t> sorted(got_ids.begin() + static_cast<ptrdiff_t>(row * kTopK),
-                                got_ids.begin() + static_cast<ptrdiff_t>((row + 1) * kTopK));
-    std::sort(sorted.begin(), sorted.end());
-    EXPECT_GE(sorted.front(), 0);
-    EXPECT_LT(sorted.back(), kExperts);
-    EXPECT_EQ(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  const auto correction = Upload(std::vector<float>(kExperts, 0.0f));
+  for (const bool grouped : {false, true}) {
+    RouterShape router{.experts = kExperts, .top_k = kTopK, .normalise = true};
+    if (grouped) {
+      router.scores = RouterShape::Scores::kSigmoid;
+      router.correction = {correction.data(), DType::kF32, kExperts};
+      router.groups = 8;
+      router.groups_kept = 2;
+    }
+    ops().RouteTopK(array.data(), 4, router, ids.data(), weights.data());
+    const auto got_ids = ids.Read();
+    for (size_t row = 0; row < 4; ++row) {
+      std::vector<int32_t> sorted(got_ids.begin() + static_cast<ptrdiff_t>(row * kTopK),
+                                  got_ids.begin() + static_cast<ptrdiff_t>((row + 1) * kTopK));
+      std::sort(sorted.begin(), sorted.end());
+      EXPECT_GE(sorted.front(), 0);
+      EXPECT_LT(sorted.back(), kExperts);
+      EXPECT_EQ(std::unique(sorted.begin(), sorted.end()), sorted.end());
+    }
   }
 
   const TestWeights w[3] = {RandomWeights(DType::kBF16, 56 * 26, 1),

@@ -76,13 +76,28 @@ inline void AddValuesPartial(const float* weights, const float* values, int64_t 
   B::StorePartial(out, acc, count);
 }
 
+// Calls body(begin, tokens, at) for the positions of each block: `at` is where they begin in the
+// layer's memory, in floats.
+template <typename B, typename Body>
+inline void ForBlocks(const AttentionArgs& args, const Body& body) {
+  for (int32_t begin = args.first; begin < args.positions;) {
+    const int32_t skipped = begin % args.block_tokens;
+    const int32_t left = args.positions - begin, room = args.block_tokens - skipped;
+    const int32_t tokens = left < room ? left : room;
+    body(begin - args.first, tokens,
+         args.block_table[begin / args.block_tokens] * args.block_stride +
+             skipped * args.token_stride);
+    begin += tokens;
+  }
+}
+
 template <typename B>
 void Attention(const AttentionArgs& args, float* scores) {
-  const int64_t score_stride = (args.positions + kLanes - 1) / kLanes * kLanes;
-  for (int32_t begin = 0; begin < args.positions; begin += args.block_tokens) {
-    const int32_t left = args.positions - begin;
-    const int32_t tokens = left < args.block_tokens ? left : args.block_tokens;
-    const float* keys = args.keys + args.block_table[begin / args.block_tokens] * args.block_stride;
+  const int32_t count = args.positions - args.first;
+  const int32_t entries = count + (args.sinks != nullptr ? 1 : 0);
+  const int64_t score_stride = static_cast<int64_t>(entries + kLanes - 1) / kLanes * kLanes;
+  ForBlocks<B>(args, [&](int32_t begin, int32_t tokens, int64_t at) {
+    const float* keys = args.keys + at;
     for (int32_t h = 0; h < args.queries; ++h) {
       const float* q = args.q + static_cast<int64_t>(h) * args.head_dim;
       float* row = scores + h * score_stride + begin;
@@ -95,33 +110,32 @@ void Attention(const AttentionArgs& args, float* scores) {
       }
       for (t = 0; t < tokens; ++t) row[t] *= args.scale;
     }
-  }
+  });
   for (int32_t h = 0; h < args.queries; ++h) {
-    float* out = args.out + static_cast<int64_t>(h) * args.head_dim;
-    for (int32_t i = 0; i < args.head_dim; ++i) out[i] = 0;
-    Softmax<B>(scores + h * score_stride, args.positions);
+    float* out = args.out + static_cast<int64_t>(h) * args.value_dim;
+    for (int32_t i = 0; i < args.value_dim; ++i) out[i] = 0;
+    float* row = scores + h * score_stride;
+    if (args.sinks != nullptr) row[count] = args.sinks[h];
+    Softmax<B>(row, entries);
   }
-  for (int32_t begin = 0; begin < args.positions; begin += args.block_tokens) {
-    const int32_t left = args.positions - begin;
-    const int32_t tokens = left < args.block_tokens ? left : args.block_tokens;
-    const float* values =
-        args.values + args.block_table[begin / args.block_tokens] * args.block_stride;
+  ForBlocks<B>(args, [&](int32_t begin, int32_t tokens, int64_t at) {
+    const float* values = args.values + at;
     for (int32_t h = 0; h < args.queries; ++h) {
       const float* weights = scores + h * score_stride + begin;
-      float* out = args.out + static_cast<int64_t>(h) * args.head_dim;
+      float* out = args.out + static_cast<int64_t>(h) * args.value_dim;
       int32_t i = 0;
-      for (; i + 4 * kLanes <= args.head_dim; i += 4 * kLanes) {
+      for (; i + 4 * kLanes <= args.value_dim; i += 4 * kLanes) {
         AddValues<B, 4>(weights, values + i, args.token_stride, tokens, out + i);
       }
-      for (; i + kLanes <= args.head_dim; i += kLanes) {
+      for (; i + kLanes <= args.value_dim; i += kLanes) {
         AddValues<B, 1>(weights, values + i, args.token_stride, tokens, out + i);
       }
-      if (i < args.head_dim) {
-        AddValuesPartial<B>(weights, values + i, args.token_stride, tokens, args.head_dim - i,
+      if (i < args.value_dim) {
+        AddValuesPartial<B>(weights, values + i, args.token_stride, tokens, args.value_dim - i,
                             out + i);
       }
     }
-  }
+  });
 }
 
 }  // namespace expertflow::cpu

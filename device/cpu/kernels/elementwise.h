@@ -121,6 +121,54 @@ void SiluMul(float* gate, const float* up, int32_t n) {
 }
 
 template <typename B>
+void ClampedSwiglu(float* gate, const float* up, float alpha, float limit, int32_t n) {
+  using V = typename B::Vec;
+  const V high = B::Set(limit), low = B::Set(-limit), slope = B::Set(alpha), one = B::Set(1.0f);
+  // Max and Min return their second operand when a comparison fails, so that NaN stays.
+  const auto apply = [&](V g, V u) {
+    g = B::Min(high, g);
+    u = B::Min(high, B::Max(low, u));
+    return B::Mul(B::Mul(g, Sigmoid<B>(B::Mul(slope, g))), B::Add(u, one));
+  };
+  ForLanes<B>(
+      n, [&](int64_t i) { B::Store(gate + i, apply(B::Load(gate + i), B::Load(up + i))); },
+      [&](int64_t i, int count) {
+        const V g = B::LoadPartial(gate + i, count);
+        B::StorePartial(gate + i, apply(g, B::LoadPartial(up + i, count)), count);
+      });
+}
+
+template <typename B>
+void SigmoidOf(float* x, int32_t n) {
+  ForLanes<B>(
+      n, [&](int64_t i) { B::Store(x + i, Sigmoid<B>(B::Load(x + i))); },
+      [&](int64_t i, int count) {
+        B::StorePartial(x + i, Sigmoid<B>(B::LoadPartial(x + i, count)), count);
+      });
+}
+
+template <typename B>
+void Clamp(float* x, float limit, int64_t n) {
+  using V = typename B::Vec;
+  const V high = B::Set(limit), low = B::Set(-limit);
+  const auto apply = [&](V v) { return B::Min(high, B::Max(low, v)); };
+  ForLanes<B>(
+      n, [&](int64_t i) { B::Store(x + i, apply(B::Load(x + i))); },
+      [&](int64_t i, int count) {
+        B::StorePartial(x + i, apply(B::LoadPartial(x + i, count)), count);
+      });
+}
+
+template <typename B>
+void RopeNeighbours(float* head, const float* cos, const float* sin, int32_t half) {
+  for (int32_t i = 0; i < half; ++i) {
+    const float a = head[2 * i], b = head[2 * i + 1];
+    head[2 * i] = a * cos[i] - b * sin[i];
+    head[2 * i + 1] = b * cos[i] + a * sin[i];
+  }
+}
+
+template <typename B>
 void Rope(float* head, const float* cos, const float* sin, int32_t half) {
   using V = typename B::Vec;
   float* low = head;

@@ -35,20 +35,36 @@ struct MatmulArgs {
   float* const* out = nullptr;      // [m] rows of [rows]
 };
 
+// out[i] = x[i] * weight, summed over the rows of `weight`.
+struct TransposedArgs {
+  const void* weight = nullptr;  // [rows, cols]
+  DType weight_dtype = DType::kBF16;
+  int32_t rows = 0;
+  int32_t cols = 0;
+  int32_t m = 0;
+  const float* x = nullptr;  // m rows of [rows], x_stride floats apart
+  int64_t x_stride = 0;
+  float* out = nullptr;  // m rows of [cols], out_stride floats apart
+  int64_t out_stride = 0;
+};
+
 // The query heads of one row that share a key/value head.
 struct AttentionArgs {
   const float* q = nullptr;       // [queries, head_dim]
-  float* out = nullptr;           // [queries, head_dim]
+  float* out = nullptr;           // [queries, value_dim]
   const float* keys = nullptr;    // of this key/value head, in block 0 of the layer
   const float* values = nullptr;  // likewise
   const int32_t* block_table = nullptr;
   int64_t block_stride = 0;  // floats
   int64_t token_stride = 0;  // floats
   int32_t block_tokens = 0;
-  int32_t positions = 0;  // attends to [0, positions)
+  int32_t first = 0;  // attends to [first, positions)
+  int32_t positions = 0;
   int32_t queries = 0;
   int32_t head_dim = 0;
+  int32_t value_dim = 0;
   float scale = 0;
+  const float* sinks = nullptr;  // [queries] or null: one more score without a value
 };
 
 struct CombineArgs {
@@ -91,10 +107,18 @@ struct KernelTable {
                    float* out);
   // gate = silu(gate) * up
   void (*silu_mul)(float* gate, const float* up, int32_t n);
+  // The clamped form of device/ops.h.
+  void (*clamped_swiglu)(float* gate, const float* up, float alpha, float limit, int32_t n);
+  void (*sigmoid)(float* x, int32_t n);
+  void (*clamp)(float* x, float limit, int64_t n);
+  // Columns [col_begin, col_end).
+  void (*transposed)(const TransposedArgs& args, int32_t col_begin, int32_t col_end);
   // One head: pairs element i with i + half.
   void (*rope)(float* head, const float* cos, const float* sin, int32_t half);
+  // One head: pairs neighbours.
+  void (*rope_neighbours)(float* head, const float* cos, const float* sin, int32_t half);
   void (*softmax)(float* x, int32_t n);
-  // `scores` holds queries * (positions rounded up to 16) floats.
+  // `scores` holds queries * (positions - first + 1, rounded up to 16) floats.
   void (*attention)(const AttentionArgs& args, float* scores);
   void (*combine)(const CombineArgs& args);
   // x += y

@@ -5,6 +5,7 @@
 #include "device/cpu/kernels/elementwise.h"
 #include "device/cpu/kernels/kernel_table.h"
 #include "device/cpu/kernels/linear.h"
+#include "device/cpu/kernels/transposed.h"
 
 namespace expertflow::cpu {
 
@@ -23,7 +24,12 @@ inline constexpr KernelTable kKernelTable = {
     .convert = Convert<B>,
     .rms_norm = RmsNorm<B>,
     .silu_mul = SiluMul<B>,
+    .clamped_swiglu = ClampedSwiglu<B>,
+    .sigmoid = SigmoidOf<B>,
+    .clamp = Clamp<B>,
+    .transposed = Transposed<B>,
     .rope = Rope<B>,
+    .rope_neighbours = RopeNeighbours<B>,
     .softmax = Softmax<B>,
     .attention = Attention<B>,
     .combine = Combine<B>,

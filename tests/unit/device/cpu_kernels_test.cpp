@@ -108,7 +108,7 @@ TEST_P(CpuKernels, OtherOpsHaveTheReferencesBits) {
     const auto angles = RandomFloats(static_cast<size_t>(kPositions * s.head_dim), 5);
     ExpectSameBits([&](Ops& ops) {
       std::vector<float> x = q;
-      ops.Rope(x.data(), s.heads, s.head_dim, s.head_dim, rows, angles.data());
+      ops.Rope(x.data(), s.heads, s.head_dim, s.head_dim, RopePairs::kHalves, rows, angles.data());
       return x;
     });
     constexpr int32_t kExperts = 50, kTopK = 3;
@@ -116,7 +116,8 @@ TEST_P(CpuKernels, OtherOpsHaveTheReferencesBits) {
     ExpectSameBits([&](Ops& ops) {
       std::vector<float> weights(rows_count * kTopK);
       std::vector<int32_t> ids(weights.size());
-      ops.RouteTopK(logits.data(), s.m, kExperts, kTopK, true, ids.data(), weights.data());
+      ops.RouteTopK(logits.data(), s.m, {.experts = kExperts, .top_k = kTopK, .normalise = true},
+                    ids.data(), weights.data());
       weights.insert(weights.end(), ids.begin(), ids.end());
       return weights;
     });
@@ -131,6 +132,96 @@ TEST_P(CpuKernels, OtherOpsHaveTheReferencesBits) {
       return residual;
     });
     ASSERT_FALSE(HasFailure()) << "hidden " << s.hidden << " m " << s.m;
+  }
+}
+
+// Windows, sinks, a latent key that is also the value, and queries of which each head has its own
+// place in a wider row.
+TEST_P(CpuKernels, LatentAttentionHasTheReferencesBits) {
+  constexpr int32_t kHeads = 3, kLatent = 20, kRotary = 6, kNope = 10, kTokens = 21;
+  constexpr int32_t kKey = kLatent + kRotary;
+  const std::vector<int32_t> table = {1, 0, 2};
+  std::vector<AttentionRow> rows;
+  for (int32_t t = 0; t < kTokens; ++t) rows.push_back({table.data(), t});
+  const auto angles = RandomFloats(kTokens * kRotary, 1);
+  const auto latent = RandomFloats(kTokens * kLatent, 2),
+             rotary = RandomFloats(kTokens * kRotary, 3);
+  const auto q = RandomFloats(kTokens * kHeads * kNope, 4);
+  const auto q_rotary = RandomFloats(kTokens * kHeads * kKey, 5);
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const auto w = RandomWeights(dtype, kHeads * kNope * kLatent, 6);
+    const auto sinks = RandomWeights(dtype, kHeads, 7);
+    ExpectSameBits([&](Ops& ops) {
+      std::vector<float> keys(3 * 8 * kKey), query = q_rotary, mixed(kTokens * kHeads * kLatent);
+      const KvLayer kv{keys.data(), nullptr, 8 * kKey, 8, 1, kKey, kLatent};
+      std::vector<LinearJob> jobs;
+      for (int32_t h = 0; h < kHeads; ++h) {
+        jobs.push_back(
+            {{w.stored.data() + static_cast<size_t>(h * kNope * kLatent) * DTypeBytes(dtype), dtype,
+              kNope, kLatent},
+             {},
+             q.data() + h * kNope,
+             query.data() + h * kKey,
+             kHeads * kNope,
+             kHeads * kKey});
+      }
+      ops.LinearTransposed(jobs, kTokens);
+      ops.Rope(query.data() + kLatent, kHeads, kKey, kRotary, RopePairs::kNeighbours, rows,
+               angles.data());
+      ops.StoreKv(kv, rotary.data(), latent.data(), rows);
+      ops.Attention({kHeads, 0.3f, 9, {sinks.stored.data(), dtype, kHeads}}, kv, query.data(), rows,
+                    mixed.data());
+      ops.Clamp(mixed.data(), 0.5f, static_cast<int64_t>(mixed.size()));
+      mixed.insert(mixed.end(), query.begin(), query.end());
+      return mixed;
+    });
+  }
+}
+
+TEST_P(CpuKernels, RoutersAndClampedMlpsHaveTheReferencesBits) {
+  constexpr int32_t kExperts = 24, kTopK = 4, kRows = 13;
+  const auto logits = RandomFloats(kRows * kExperts, 1, 3.0f);
+  const auto bias = RandomFloats(kExperts, 2);
+  using Scores = RouterShape::Scores;
+  for (const Scores scores : {Scores::kSoftmax, Scores::kSoftmaxOfChosen, Scores::kSigmoid}) {
+    RouterShape router{.experts = kExperts, .top_k = kTopK, .scores = scores};
+    router.normalise = scores == Scores::kSigmoid;
+    router.scale = 2.5f;
+    router.correction = {bias.data(), DType::kF32, kExperts};
+    router.groups = 6;
+    router.groups_kept = 3;
+    router.group_score = RouterShape::GroupScore::kSumOfTwo;
+    ExpectSameBits([&](Ops& ops) {
+      std::vector<int32_t> ids(kRows * kTopK);
+      std::vector<float> weights(ids.size());
+      ops.RouteTopK(logits.data(), kRows, router, ids.data(), weights.data());
+      weights.insert(weights.end(), ids.begin(), ids.end());
+      return weights;
+    });
+  }
+  constexpr int32_t kHidden = 37, kWide = 21;
+  const auto w = RandomWeights(DType::kBF16, 3 * kHidden * kWide, 3);
+  const auto b = RandomWeights(DType::kBF16, 2 * kWide + kHidden, 4);
+  const auto matrix = [&](size_t i, int32_t rows, int32_t cols) {
+    return WeightMatrix{w.stored.data() + i * 2 * kHidden * kWide, DType::kBF16, rows, cols};
+  };
+  const auto vector = [&](size_t at, int32_t size) {
+    return WeightVector{b.stored.data() + 2 * at, DType::kBF16, size};
+  };
+  const auto x = RandomFloats(kRows * kHidden, 5, 2.0f);
+  const MlpWeights mlp{matrix(0, kWide, kHidden),
+                       matrix(1, kWide, kHidden),
+                       matrix(2, kHidden, kWide),
+                       vector(0, kWide),
+                       vector(kWide, kWide),
+                       vector(2 * kWide, kHidden),
+                       {Activation::Kind::kClampedSwiglu, 1.702f, 2.0f}};
+  for (int32_t m : {1, kRows}) {
+    ExpectSameBits([&](Ops& ops) {
+      std::vector<float> out(x.size());
+      ops.Mlp(mlp, x.data(), m, out.data());
+      return out;
+    });
   }
 }
 

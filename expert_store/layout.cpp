@@ -26,7 +26,8 @@ Result<Fingerprint> Fingerprint::Parse(std::string_view text) {
   return fingerprint;
 }
 
-Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType dtype) {
+Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType dtype,
+                                   std::optional<DType> bias) {
   // Two dimensions below 2^31 and four bytes stay below 2^64; the blocks are bounded further down.
   constexpr uint64_t kMatrixBytesMax = uint64_t{1} << 40;
   if (hidden < 1 || hidden >= kStoreDimensionMax || intermediate < 1 ||
@@ -43,7 +44,23 @@ Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType d
   geometry.up_offset = AlignUp(geometry.matrix_bytes, kTensorAlignment);
   geometry.down_offset = geometry.up_offset + AlignUp(geometry.matrix_bytes, kTensorAlignment);
   geometry.block_bytes = geometry.down_offset + geometry.matrix_bytes;
+  if (!bias) return geometry;
+  const uint64_t wide = static_cast<uint64_t>(intermediate) * DTypeBytes(*bias);
+  geometry.gate_bias_offset = AlignUp(geometry.block_bytes, kTensorAlignment);
+  geometry.up_bias_offset = AlignUp(geometry.gate_bias_offset + wide, kTensorAlignment);
+  geometry.down_bias_offset = AlignUp(geometry.up_bias_offset + wide, kTensorAlignment);
+  geometry.block_bytes =
+      geometry.down_bias_offset + static_cast<uint64_t>(hidden) * DTypeBytes(*bias);
   return geometry;
+}
+
+uint32_t EncodeBias(std::optional<DType> bias) {
+  return bias ? 1 + static_cast<uint32_t>(*bias) : 0;
+}
+
+std::optional<DType> DecodeBias(uint32_t encoded) {
+  if (encoded == 0) return std::nullopt;
+  return static_cast<DType>(encoded - 1);
 }
 
 uint64_t PlaceSections(StoreHeader* header) {

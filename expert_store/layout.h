@@ -4,13 +4,14 @@
 //   header page | config.json text | names | dense index | expert index | dense tensors | experts
 //
 // Offsets count from the start of the store; there are no pointers. An expert block begins on a
-// page and holds gate, up and down, each on a 64-byte boundary; its byte count is exact and its
-// checksum covers the padding, too. The index and the immutable part of the header are hashed.
-// Values are little-endian, as on every machine that we support.
+// page and holds gate, up and down and perhaps a bias of each, each on a 64-byte boundary; its byte
+// count is exact and its checksum covers the padding, too. The index and the immutable part of the
+// header are hashed. Values are little-endian, as on every machine that we support.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -101,7 +102,7 @@ struct ExpertEntry {
   int64_t hidden = 0;
   int64_t intermediate = 0;
   uint32_t dtype = 0;  // DType
-  uint32_t reserved = 0;
+  uint32_t bias = 0;   // 0: no biases; otherwise 1 + the DType of all three
 };
 
 static_assert(sizeof(Fingerprint) == 16 && sizeof(StoreExtent) == 16 && sizeof(StoreOwner) == 72);
@@ -128,16 +129,23 @@ constexpr uint64_t AlignUp(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
-// Where the matrices lie in a block.
+// Where the matrices and biases lie in a block. Offsets of absent biases are 0.
 struct ExpertGeometry {
   uint64_t matrix_bytes = 0;  // of each of the three
   uint64_t gate_offset = 0;
   uint64_t up_offset = 0;
   uint64_t down_offset = 0;
+  uint64_t gate_bias_offset = 0;
+  uint64_t up_bias_offset = 0;
+  uint64_t down_bias_offset = 0;
   uint64_t block_bytes = 0;
 };
-// Sizes that no model has (or that would overflow) are errors.
-Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType dtype);
+// Sizes that no model has (or that would overflow) are errors. `bias` is the biases' type.
+Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType dtype,
+                                   std::optional<DType> bias);
+// ExpertEntry::bias of that type. REQUIRES of the second: a value that the first has given
+uint32_t EncodeBias(std::optional<DType> bias);
+std::optional<DType> DecodeBias(uint32_t encoded);
 
 // Places the sections before the tensors: sets their offsets from their sizes. Returns the offset
 // of the index's end. REQUIRES: each size is below 2^56

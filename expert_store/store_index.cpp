@@ -155,9 +155,11 @@ class Parser {
         return Bad(fmt::format("{}: not in order", what));
       }
       last_layer = entry.layer;
-      if (!IsDType(entry.dtype)) return Bad(fmt::format("{}: type {}", what, entry.dtype));
-      const auto geometry =
-          PlaceExpert(entry.hidden, entry.intermediate, static_cast<DType>(entry.dtype));
+      if (!IsDType(entry.dtype) || (entry.bias != 0 && !IsDType(entry.bias - 1))) {
+        return Bad(fmt::format("{}: type {}, of biases {}", what, entry.dtype, entry.bias));
+      }
+      const auto geometry = PlaceExpert(entry.hidden, entry.intermediate,
+                                        static_cast<DType>(entry.dtype), DecodeBias(entry.bias));
       if (!geometry.ok()) return geometry.status().WithContext(name_);
       if (geometry->block_bytes != entry.bytes) {
         return Bad(fmt::format("{}: {} bytes for a block of {}", what, entry.bytes,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -40,14 +41,62 @@ Status CheckPlan(const WeightPlan& plan) {
                                          layer, spec.key.expert.value));
     }
     last_layer = layer;
-    if (spec.gate.shape.size() != 2 || spec.up.shape != spec.gate.shape ||
-        spec.down.shape != std::vector<int64_t>{spec.gate.shape[1], spec.gate.shape[0]}) {
+    using Shape = std::vector<int64_t>;
+    const bool matrices_fit = spec.gate.shape.size() == 2 && spec.up.shape == spec.gate.shape &&
+                              spec.down.shape == Shape{spec.gate.shape[1], spec.gate.shape[0]};
+    const bool biases_fit = !spec.has_biases || !matrices_fit ||
+                            (spec.gate_bias.shape == Shape{spec.gate.shape[0]} &&
+                             spec.up_bias.shape == spec.gate_bias.shape &&
+                             spec.down_bias.shape == Shape{spec.gate.shape[1]});
+    if (!matrices_fit || !biases_fit) {
       return InvalidArgument(fmt::format("layer {} expert {}: shapes gate {}, up {}, down {}",
                                          layer, spec.key.expert.value, FormatShape(spec.gate.shape),
                                          FormatShape(spec.up.shape), FormatShape(spec.down.shape)));
     }
   }
   return OkStatus();
+}
+
+// REQUIRES: Validate has accepted the tensor
+StorePiece MakePiece(const TensorSpec& spec, const Checkpoint& checkpoint, uint64_t offset) {
+  StorePiece piece;
+  piece.source = checkpoint.Find(spec.source());
+  piece.offset = offset;
+  uint64_t count = 1;
+  for (const int64_t size : spec.shape) count *= static_cast<uint64_t>(size);
+  piece.bytes = count * ElementTypeBytes(piece.source->type);
+  piece.rows = 1;
+  piece.cols = count;
+  piece.col_stride = 1;
+  if (!spec.slice) return piece;
+  const auto& strides = spec.slice->strides;
+  piece.first = static_cast<uint64_t>(spec.slice->offset);
+  piece.cols = static_cast<uint64_t>(spec.shape.back());
+  piece.col_stride = static_cast<uint64_t>(strides.back());
+  if (spec.shape.size() == 2) {
+    piece.rows = static_cast<uint64_t>(spec.shape.front());
+    piece.row_stride = static_cast<uint64_t>(strides.front());
+  }
+  return piece;
+}
+
+// A slice that reaches beyond its tensor is a mistake of the plan.
+Status CheckSlice(const TensorSpec& spec) {
+  if (!spec.slice) return OkStatus();
+  const TensorSlice& slice = *spec.slice;
+  int64_t elements = 1;
+  for (const int64_t size : slice.shape) elements *= size;
+  int64_t last = slice.offset;
+  bool fits = slice.offset >= 0 && slice.strides.size() == spec.shape.size() &&
+              (spec.shape.size() == 1 || spec.shape.size() == 2);
+  for (size_t i = 0; fits && i < spec.shape.size(); ++i) {
+    fits = slice.strides[i] > 0 && spec.shape[i] > 0;
+    last += (spec.shape[i] - 1) * slice.strides[i];
+  }
+  if (fits && last < elements) return OkStatus();
+  return InvalidArgument(fmt::format("'{}' of shape {} does not lie in tensor '{}' of shape {}",
+                                     spec.name, FormatShape(spec.shape), slice.tensor,
+                                     FormatShape(slice.shape)));
 }
 
 uint32_t StoredDType(const TensorInfo& info) {
@@ -109,31 +158,43 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
                              .entry = entry_index,
                              .offset = entry.offset,
                              .bytes = entry.bytes,
-                             .pieces = {{&info, 0}}});
+                             .pieces = {MakePiece(spec, checkpoint, 0)}});
   }
 
   for (const ExpertSpec& spec : plan.experts) {
-    const TensorInfo& gate = *checkpoint.Find(spec.gate.name);
+    for (const TensorSpec* part : spec.parts()) RETURN_IF_ERROR(CheckSlice(*part));
     ExpertEntry entry;
     entry.layer = spec.key.layer.value;
     entry.expert = spec.key.expert.value;
     entry.intermediate = spec.gate.shape[0];
     entry.hidden = spec.gate.shape[1];
-    entry.dtype = StoredDType(gate);
-    ASSIGN_OR_RETURN(const ExpertGeometry geometry, PlaceExpert(entry.hidden, entry.intermediate,
-                                                                static_cast<DType>(entry.dtype)));
+    entry.dtype = StoredDType(*checkpoint.Find(spec.gate.source()));
+    std::optional<DType> bias;
+    if (spec.has_biases) {
+      bias = static_cast<DType>(StoredDType(*checkpoint.Find(spec.gate_bias.source())));
+    }
+    entry.bias = EncodeBias(bias);
+    ASSIGN_OR_RETURN(
+        const ExpertGeometry geometry,
+        PlaceExpert(entry.hidden, entry.intermediate, static_cast<DType>(entry.dtype), bias));
     entry.offset = AlignUp(end, kStorePageBytes);
     entry.bytes = geometry.block_bytes;
     end = entry.offset + entry.bytes;
     layout.expert_bytes_ += entry.bytes;
     layout.expert_block_bytes_ = std::max(layout.expert_block_bytes_, entry.bytes);
-    layout.units_.push_back({.expert = true,
-                             .entry = experts.size(),
-                             .offset = entry.offset,
-                             .bytes = entry.bytes,
-                             .pieces = {{&gate, geometry.gate_offset},
-                                        {checkpoint.Find(spec.up.name), geometry.up_offset},
-                                        {checkpoint.Find(spec.down.name), geometry.down_offset}}});
+    StoreUnit unit{.expert = true,
+                   .entry = experts.size(),
+                   .offset = entry.offset,
+                   .bytes = entry.bytes,
+                   .pieces = {MakePiece(spec.gate, checkpoint, geometry.gate_offset),
+                              MakePiece(spec.up, checkpoint, geometry.up_offset),
+                              MakePiece(spec.down, checkpoint, geometry.down_offset)}};
+    if (bias) {
+      unit.pieces.push_back(MakePiece(spec.gate_bias, checkpoint, geometry.gate_bias_offset));
+      unit.pieces.push_back(MakePiece(spec.up_bias, checkpoint, geometry.up_bias_offset));
+      unit.pieces.push_back(MakePiece(spec.down_bias, checkpoint, geometry.down_bias_offset));
+    }
+    layout.units_.push_back(std::move(unit));
     experts.push_back(entry);
   }
 
@@ -141,8 +202,8 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
   layout.WriteMetadata(config_json, names, dense, experts);
   std::sort(layout.units_.begin(), layout.units_.end(), [](const auto& a, const auto& b) {
     const auto place = [](const StoreUnit& unit) {
-      const TensorInfo& first = *unit.pieces.front().source;
-      return std::tie(first.file->path(), first.file_offset);
+      const StorePiece& first = unit.pieces.front();
+      return std::tie(first.source->file->path(), first.source->file_offset, first.first);
     };
     return place(a) < place(b);
   });

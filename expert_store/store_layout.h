@@ -14,13 +14,22 @@
 
 namespace expertflow {
 
-// A checkpoint tensor and where its bytes begin in the unit's memory.
+// A tensor of a unit: where its bytes begin in the unit's memory, and where they come from. Element
+// (r, c) is element first + r * row_stride + c * col_stride of the checkpoint's tensor.
 struct StorePiece {
   const TensorInfo* source = nullptr;
   uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint64_t first = 0;
+  uint64_t rows = 0;
+  uint64_t cols = 0;
+  uint64_t row_stride = 0;
+  uint64_t col_stride = 0;
+
+  bool contiguous() const { return col_stride == 1 && (row_stride == cols || rows == 1); }
 };
 
-// What is copied and checksummed as one: a dense tensor, or an expert's block of three pieces.
+// What is copied and checksummed as one: a dense tensor, or the pieces of an expert's block.
 struct StoreUnit {
   bool expert = false;
   size_t entry = 0;  // in the dense or the expert index

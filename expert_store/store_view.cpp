@@ -108,14 +108,18 @@ ExpertBlock StoreView::Expert(ExpertKey key) const {
   const ExpertEntry& entry =
       index_.experts[index_.layer_begin[key.layer.index()] + key.expert.index()];
   const auto dtype = static_cast<DType>(entry.dtype);
-  const uint64_t stride =
-      AlignUp(static_cast<uint64_t>(entry.hidden * entry.intermediate) * DTypeBytes(dtype),
-              kTensorAlignment);  // as PlaceExpert, which has checked these sizes
+  const auto bias = DecodeBias(entry.bias);
+  const auto geometry = PlaceExpert(entry.hidden, entry.intermediate, dtype, bias);
+  CHECK(geometry.ok());  // the parser has placed it already
   return {.data = store_.data() + entry.offset,
           .bytes = entry.bytes,
-          .gate_offset = 0,
-          .up_offset = stride,
-          .down_offset = 2 * stride,
+          .gate_offset = geometry->gate_offset,
+          .up_offset = geometry->up_offset,
+          .down_offset = geometry->down_offset,
+          .bias_dtype = bias,
+          .gate_bias_offset = geometry->gate_bias_offset,
+          .up_bias_offset = geometry->up_bias_offset,
+          .down_bias_offset = geometry->down_bias_offset,
           .hidden = entry.hidden,
           .intermediate = entry.intermediate,
           .dtype = dtype,
@@ -149,6 +153,9 @@ Status StoreView::Matches(const WeightPlan& plan) const {
     if (spec.gate.shape != std::vector<int64_t>{block.intermediate, block.hidden}) {
       return differs(fmt::format("{} has gate shape [{}, {}], expected {}", what,
                                  block.intermediate, block.hidden, FormatShape(spec.gate.shape)));
+    }
+    if (spec.has_biases != block.bias_dtype.has_value()) {
+      return differs(what + (spec.has_biases ? " has no biases" : " has biases"));
     }
   }
   return OkStatus();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,9 +32,13 @@ struct StoreDescriptor {
 struct ExpertBlock {
   const uint8_t* data = nullptr;  // page aligned
   uint64_t bytes = 0;
-  uint64_t gate_offset = 0;  // [intermediate, hidden]
-  uint64_t up_offset = 0;    // [intermediate, hidden]
-  uint64_t down_offset = 0;  // [hidden, intermediate]
+  uint64_t gate_offset = 0;         // [intermediate, hidden]
+  uint64_t up_offset = 0;           // [intermediate, hidden]
+  uint64_t down_offset = 0;         // [hidden, intermediate]
+  std::optional<DType> bias_dtype;  // absent: no biases
+  uint64_t gate_bias_offset = 0;    // [intermediate]
+  uint64_t up_bias_offset = 0;      // [intermediate]
+  uint64_t down_bias_offset = 0;    // [hidden]
   int64_t hidden = 0;
   int64_t intermediate = 0;
   DType dtype = DType::kF32;

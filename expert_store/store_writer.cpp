@@ -147,17 +147,48 @@ class Filler {
     uint64_t end = 0;
     for (const StorePiece& piece : unit.pieces) {
       hasher->Update(kZeros, piece.offset - end);
-      const uint64_t bytes = piece.source->bytes;
-      for (uint64_t from = 0; from < bytes && !stop_;) {
-        const uint64_t chunk = std::min(kChunkBytes, bytes - from);
-        const auto memory = buffer.first(chunk);
-        RETURN_IF_ERROR(reader->Read(*piece.source, from, memory));
+      std::vector<uint8_t> gathered;
+      if (!piece.contiguous()) RETURN_IF_ERROR(Gather(piece, reader, &gathered));
+      const uint64_t begin = piece.first * ElementTypeBytes(piece.source->type);
+      for (uint64_t from = 0; from < piece.bytes && !stop_;) {
+        const uint64_t chunk = std::min(kChunkBytes, piece.bytes - from);
+        auto memory = buffer.first(chunk);
+        if (gathered.empty()) {
+          RETURN_IF_ERROR(reader->Read(*piece.source, begin + from, memory));
+        } else {
+          memory = std::span(gathered).subspan(from, chunk);
+        }
         hasher->Update(memory.data(), memory.size());
         RETURN_IF_ERROR(WriteAt(fd_, name_, unit.offset + piece.offset + from, memory));
         from += chunk;
         done_bytes_ += chunk;
       }
-      end = piece.offset + bytes;
+      end = piece.offset + piece.bytes;
+    }
+    return OkStatus();
+  }
+
+  // The elements of a piece that do not lie together, one after the other. Reads all between its
+  // first and last at once: one expert's share of a tensor.
+  static Status Gather(const StorePiece& piece, Reader* reader, std::vector<uint8_t>* gathered) {
+    const uint64_t width = ElementTypeBytes(piece.source->type);
+    const uint64_t elements =
+        (piece.rows - 1) * piece.row_stride + (piece.cols - 1) * piece.col_stride + 1;
+    std::vector<uint8_t> read(elements * width);
+    RETURN_IF_ERROR(reader->Read(*piece.source, piece.first * width, read));
+    gathered->resize(piece.bytes);
+    // In tiles, so that neither side jumps over a page for each element.
+    constexpr uint64_t kTile = 64;
+    for (uint64_t r0 = 0; r0 < piece.rows; r0 += kTile) {
+      for (uint64_t c0 = 0; c0 < piece.cols; c0 += kTile) {
+        for (uint64_t r = r0; r < std::min(r0 + kTile, piece.rows); ++r) {
+          for (uint64_t c = c0; c < std::min(c0 + kTile, piece.cols); ++c) {
+            const uint64_t from = r * piece.row_stride + c * piece.col_stride;
+            std::memcpy(gathered->data() + (r * piece.cols + c) * width, read.data() + from * width,
+                        width);
+          }
+        }
+      }
     }
     return OkStatus();
   }
@@ -220,6 +251,7 @@ Fingerprint ComputeFingerprint(const StoreHeader& header, const std::vector<uint
     add(entry.hidden);
     add(entry.intermediate);
     add(entry.dtype);
+    if (entry.bias != 0) add(entry.bias);
     add(entry.checksum);
   }
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());

@@ -7,8 +7,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "common/mapped_file.h"
@@ -42,10 +44,8 @@ struct Distribution {
 };
 
 Distribution DistributionOf(const TensorSpec& spec) {
-  if (spec.shape.size() < 2) {
-    const bool bias = spec.name.ends_with("bias");
-    return bias ? Distribution{0.0f, 0.02f} : Distribution{1.0f, 0.1f};  // else a norm's scale
-  }
+  if (spec.name.ends_with("bias")) return {0.0f, 0.02f};
+  if (spec.shape.size() < 2) return {1.0f, 0.1f};  // a norm's scale
   if (spec.name.find("embed_tokens") != std::string::npos) return {0.0f, 1.0f};
   // A matrix of variance 1 / inputs keeps the size of what passes through it.
   const auto inputs = static_cast<float>(std::max<int64_t>(spec.shape.back(), 1));
@@ -101,7 +101,12 @@ class Synthesizer {
   Synthesizer(const SyntheticOptions& options, std::string folder)
       : options_(options), folder_(std::move(folder)) {}
 
-  Status AddTensor(const TensorSpec& spec) {
+  // Slices of one tensor add it once.
+  Status AddTensor(const TensorSpec& planned) {
+    if (planned.slice && !sliced_.insert(planned.source()).second) return OkStatus();
+    const TensorSpec& spec =
+        planned.slice ? wholes_.emplace_back(TensorSpec{planned.source(), planned.source_shape()})
+                      : planned;
     const auto bytes = TensorBytes(spec.shape, DTypeBytes(options_.dtype));
     if (!bytes.ok()) return bytes.status().WithContext(spec.name);
     const uint64_t used = shards_.empty() ? 0 : shards_.back().bytes;
@@ -167,6 +172,8 @@ class Synthesizer {
 
   const SyntheticOptions& options_;
   std::string folder_;
+  std::set<std::string> sliced_;
+  std::deque<TensorSpec> wholes_;  // the tensors that slices are of
   std::vector<Shard> shards_;
   std::vector<uint8_t> piece_;
   uint64_t total_bytes_ = 0;
@@ -189,9 +196,7 @@ Status WriteSyntheticCheckpoint(const WeightPlan& plan, const std::string& confi
   Synthesizer synthesizer(options, folder);
   for (const TensorSpec& spec : plan.dense) RETURN_IF_ERROR(synthesizer.AddTensor(spec));
   for (const ExpertSpec& expert : plan.experts) {
-    RETURN_IF_ERROR(synthesizer.AddTensor(expert.gate));
-    RETURN_IF_ERROR(synthesizer.AddTensor(expert.up));
-    RETURN_IF_ERROR(synthesizer.AddTensor(expert.down));
+    for (const TensorSpec* part : expert.parts()) RETURN_IF_ERROR(synthesizer.AddTensor(*part));
   }
   RETURN_IF_ERROR(synthesizer.Write());
   return WriteFileAtomically((std::filesystem::path(folder) / "config.json").string(), config_json);

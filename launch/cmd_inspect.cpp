@@ -33,9 +33,8 @@ Parameters CountParameters(const Architecture& architecture) {
   for (const TensorSpec& tensor : plan.dense) parameters.all += CountElements(tensor);
   parameters.active = parameters.all;
   if (plan.experts.empty()) return parameters;
-  const ExpertSpec& first = plan.experts.front();
-  const uint64_t expert =
-      CountElements(first.gate) + CountElements(first.up) + CountElements(first.down);
+  uint64_t expert = 0;
+  for (const TensorSpec* part : plan.experts.front().parts()) expert += CountElements(*part);
   parameters.all += expert * plan.experts.size();
   const ModelShape& shape = architecture.shape();
   parameters.active += expert * shape.moe_layers.size() * static_cast<uint64_t>(shape.top_k);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -73,7 +74,7 @@ Status ReadCheckpoint(ModelSource* model) {
                   .expert_count = static_cast<int64_t>(plan.experts.size())};
   model->store_bytes = layout.total_bytes();
   if (!plan.experts.empty()) {
-    const TensorInfo* tensor = checkpoint.Find(plan.experts.front().gate.name);
+    const TensorInfo* tensor = checkpoint.Find(plan.experts.front().gate.source());
     ASSIGN_OR_RETURN(model->expert_dtype, ToDType(tensor->type));
   }
   return OkStatus();
@@ -95,8 +96,10 @@ Status SizesWithoutWeights(ModelSource* model) {
   }
   if (!plan.experts.empty()) {
     const std::vector<int64_t>& gate = plan.experts.front().gate.shape;
+    std::optional<DType> bias;
+    if (plan.experts.front().has_biases) bias = model->expert_dtype;
     ASSIGN_OR_RETURN(const ExpertGeometry geometry,
-                     PlaceExpert(gate[1], gate[0], model->expert_dtype));
+                     PlaceExpert(gate[1], gate[0], model->expert_dtype, bias));
     model->sizes.expert_block_bytes = geometry.block_bytes;
     model->sizes.expert_count = static_cast<int64_t>(plan.experts.size());
     model->sizes.expert_bytes = geometry.block_bytes * plan.experts.size();

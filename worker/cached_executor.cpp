@@ -207,7 +207,8 @@ void CachedExecutor::Decide(const MoeLayerCall& call, TransferEngine::Lock& lock
     const DemandDecision& d = decisions[i];
     demand_slot_[i] = d.slot;
     if (d.outcome == DemandOutcome::kHit) {
-      jobs_.push_back({WeightsAt(blocks_[Index(d.key)], SlotData(d.slot.slot)), groups_.rows(i)});
+      jobs_.push_back({WeightsAt(blocks_[Index(d.key)], SlotData(d.slot.slot), call.activation),
+                       groups_.rows(i)});
       continue;
     }
     ++pending_;
@@ -314,7 +315,7 @@ Status CachedExecutor::RunArrivals(const MoeLayerCall& call) {
       TransferEngine::Lock lock(engine_->mutex());
       StartBypasses(call.layer);
       if (arrived_.empty()) RETURN_IF_ERROR(WaitForArrival(call.layer, lock));
-      TakeArrivals(call.layer);
+      TakeArrivals(call);
       StartBypasses(call.layer);
       engine_->Start(lock, pending_ > static_cast<int32_t>(jobs_.size()));
     }
@@ -356,7 +357,7 @@ Status CachedExecutor::WaitForArrival(LayerId layer, TransferEngine::Lock& lock)
   return status;
 }
 
-void CachedExecutor::TakeArrivals(LayerId layer) {
+void CachedExecutor::TakeArrivals(const MoeLayerCall& call) {
   jobs_.clear();
   job_buffers_.clear();
   size_t kept = 0;
@@ -368,10 +369,10 @@ void CachedExecutor::TakeArrivals(LayerId layer) {
       arrived_[kept++] = demand;
       continue;
     }
-    const ExpertBlock& block = blocks_[Index({layer, groups_.demands()[i].expert})];
+    const ExpertBlock& block = blocks_[Index({call.layer, groups_.demands()[i].expert})];
     const std::byte* base =
         buffer >= 0 ? buffers_[static_cast<size_t>(buffer)].data : SlotData(demand_slot_[i].slot);
-    jobs_.push_back({WeightsAt(block, base), groups_.rows(i)});
+    jobs_.push_back({WeightsAt(block, base, call.activation), groups_.rows(i)});
     if (buffer >= 0) job_buffers_.push_back(buffer);
     demand_pending_[i] = 0;
   }

@@ -94,7 +94,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   Status RunArrivals(const MoeLayerCall& call);
   void StartBypasses(LayerId layer);
   Status WaitForArrival(LayerId layer, TransferEngine::Lock& lock);
-  void TakeArrivals(LayerId layer);
+  void TakeArrivals(const MoeLayerCall& call);
   void AbandonPending();
   void EnqueueSlotLoad(ExpertKey key, SlotRef slot, CopyKind kind, uint32_t probability_ppm,
                        uint64_t deadline);

@@ -34,13 +34,23 @@ class StoreBlockSource final : public ExpertBlockSource {
 };
 
 // The block's matrices where its bytes lie at `base` (in place, or a copy of them).
-inline MlpWeights WeightsAt(const ExpertBlock& block, const void* base) {
+inline MlpWeights WeightsAt(const ExpertBlock& block, const void* base,
+                            const Activation& activation) {
   const auto* bytes = static_cast<const std::byte*>(base);
   const auto hidden = static_cast<int32_t>(block.hidden);
   const auto intermediate = static_cast<int32_t>(block.intermediate);
-  return {{bytes + block.gate_offset, block.dtype, intermediate, hidden},
-          {bytes + block.up_offset, block.dtype, intermediate, hidden},
-          {bytes + block.down_offset, block.dtype, hidden, intermediate}};
+  MlpWeights weights;
+  weights.gate = {bytes + block.gate_offset, block.dtype, intermediate, hidden};
+  weights.up = {bytes + block.up_offset, block.dtype, intermediate, hidden};
+  weights.down = {bytes + block.down_offset, block.dtype, hidden, intermediate};
+  if (block.bias_dtype) {
+    const DType bias = *block.bias_dtype;
+    weights.gate_bias = {bytes + block.gate_bias_offset, bias, intermediate};
+    weights.up_bias = {bytes + block.up_bias_offset, bias, intermediate};
+    weights.down_bias = {bytes + block.down_bias_offset, bias, hidden};
+  }
+  weights.activation = activation;
+  return weights;
 }
 
 }  // namespace expertflow

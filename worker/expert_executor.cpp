@@ -30,7 +30,7 @@ Status InPlaceExecutor::RunExperts(const MoeLayerCall& call) {
   jobs_.clear();
   for (size_t g = 0; g < groups_.demands().size(); ++g) {
     const ExpertBlock block = source_.Block({call.layer, groups_.demands()[g].expert});
-    jobs_.push_back({WeightsAt(block, block.data), groups_.rows(g)});
+    jobs_.push_back({WeightsAt(block, block.data, call.activation), groups_.rows(g)});
   }
   if (!jobs_.empty()) device_.ops().ExpertMlp(jobs_, call.x, call.out);
   layers_.fetch_add(1, std::memory_order_relaxed);

@@ -10,17 +10,20 @@ namespace expertflow {
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(Device& device, const ModelShape& shape,
                                                  int64_t blocks) {
-  const int64_t stride = int64_t{kKvBlockTokens} * shape.kv_heads * shape.head_dim;
+  const KvShape& kv = shape.kv;
+  const int64_t stride = int64_t{kKvBlockTokens} * kv.heads * kv.head_dim;
+  const int64_t layer_floats = blocks * kKvBlockTokens * kv.floats();
   auto cache = std::unique_ptr<KvCache>(new KvCache());
-  const uint64_t bytes = uint64_t{2} * shape.layers * blocks * stride * sizeof(float);
+  const uint64_t bytes = static_cast<uint64_t>(shape.layers * layer_floats) * sizeof(float);
   auto memory = device.Allocate(bytes);
   if (!memory.ok()) return memory.status().WithContext("KV cache (--kv-memory)");
   cache->memory_ = std::move(memory).value();
   auto* base = reinterpret_cast<float*>(cache->memory_->data());
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
-    float* keys = base + int64_t{2} * layer * blocks * stride;
+    float* keys = base + layer * layer_floats;
+    float* values = kv.shared_dim > 0 ? nullptr : keys + blocks * stride;
     cache->layers_.push_back(
-        {keys, keys + blocks * stride, stride, kKvBlockTokens, shape.kv_heads, shape.head_dim});
+        {keys, values, stride, kKvBlockTokens, kv.heads, kv.head_dim, kv.shared_dim});
   }
   cache->blocks_total_ = blocks;
   for (int64_t block = blocks; block-- > 0;) cache->free_.push_back(static_cast<int32_t>(block));

@@ -95,9 +95,7 @@ uint64_t PlannedBytes(const WeightPlan& plan) {
   };
   for (const TensorSpec& tensor : plan.dense) add(tensor);
   for (const ExpertSpec& expert : plan.experts) {
-    add(expert.gate);
-    add(expert.up);
-    add(expert.down);
+    for (const TensorSpec* part : expert.parts()) add(*part);
   }
   return elements * DTypeBytes(DType::kBF16);
 }

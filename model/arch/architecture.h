@@ -1,5 +1,6 @@
-// Model architectures: what a config.json means. One file per architecture holds its config, its
-// tensor table with shapes, and its forward pass; this header is what the rest of the system sees.
+// Model architectures: what a config.json means. One file per family holds its config and its
+// tensor table with shapes and says which blocks its forward pass is made of (decoder.h,
+// families.h); this header is what the rest of the system sees.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,15 @@ class Device;
 class WeightSource;
 struct ModelLimits;
 
+// What the KV cache holds of a token in each layer.
+struct KvShape {
+  int32_t heads = 0;
+  int32_t head_dim = 0;    // of a key, and of a value
+  int32_t shared_dim = 0;  // > 0: only keys are held, each begins with its value of this size
+
+  int64_t floats() const { return int64_t{heads} * head_dim * (shared_dim > 0 ? 1 : 2); }
+};
+
 // The sizes that planning needs; every architecture fills all of them.
 struct ModelShape {
   std::string architecture;  // "Qwen2MoeForCausalLM"
@@ -28,7 +38,8 @@ struct ModelShape {
   int32_t hidden = 0;
   int32_t heads = 0;
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;
+  int32_t head_dim = 0;  // of a query
+  KvShape kv;
   int32_t vocab = 0;
   int32_t context = 0;           // trained length: longer prompts are refused
   int32_t intermediate_max = 0;  // widest MLP that is not a routed expert

@@ -10,6 +10,7 @@
 
 #include "common/ids.h"
 #include "common/status.h"
+#include "device/ops.h"
 
 namespace expertflow {
 
@@ -26,6 +27,7 @@ struct MoeLayerCall {
   int32_t top_k = 0;
   int32_t experts = 0;  // of this layer
   int32_t hidden = 0;
+  Activation activation;           // of every expert
   const int32_t* ids = nullptr;    // host [m, top_k], each in [0, experts); a row may repeat an id
   const float* weights = nullptr;  // host [m, top_k], as applied
   std::span<const uint8_t> prefill;  // [m]: 1 where the row is part of a prompt, 0 where it decodes

@@ -89,27 +89,30 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-Status CheckSpec(const TensorSpec& spec, const Checkpoint& checkpoint,
-                 std::optional<std::pair<ElementType, const TensorInfo*>>* expert_type) {
-  const TensorInfo* info = checkpoint.Find(spec.name);
+// The first tensor of a kind whose tensors must all have one type.
+using FirstOfType = std::optional<std::pair<ElementType, const TensorInfo*>>;
+
+Status CheckSpec(const TensorSpec& spec, const Checkpoint& checkpoint, FirstOfType* same_type) {
+  const TensorInfo* info = checkpoint.Find(spec.source());
   if (info == nullptr) {
     return InvalidArgument(fmt::format("{}: tensor '{}' of shape {} is missing",
-                                       checkpoint.folder(), spec.name, FormatShape(spec.shape)));
+                                       checkpoint.folder(), spec.source(),
+                                       FormatShape(spec.source_shape())));
   }
-  if (info->shape != spec.shape) {
+  if (info->shape != spec.source_shape()) {
     return InvalidArgument(fmt::format("tensor {}: expected shape {}, found {}", info->Where(),
-                                       FormatShape(spec.shape), FormatShape(info->shape)));
+                                       FormatShape(spec.source_shape()), FormatShape(info->shape)));
   }
   const auto dtype = ToDType(info->type);
   if (!dtype.ok()) {
     return InvalidArgument(fmt::format("tensor {}: {}", info->Where(), dtype.status().message()));
   }
-  if (expert_type == nullptr) return OkStatus();
-  if (!*expert_type) *expert_type = std::pair(info->type, info);
-  const auto& [type, first] = **expert_type;
+  if (same_type == nullptr) return OkStatus();
+  if (!*same_type) *same_type = std::pair(info->type, info);
+  const auto& [type, first] = **same_type;
   if (info->type != type) {
     return InvalidArgument(fmt::format(
-        "tensor {}: expected {} as in expert matrix '{}', found {}; all experts must have one type",
+        "tensor {}: expected {} as in expert tensor '{}', found {}; all experts must have one type",
         info->Where(), ElementTypeName(type), first->name, ElementTypeName(info->type)));
   }
   return OkStatus();
@@ -204,20 +207,20 @@ uint64_t Checkpoint::file_bytes() const {
 
 Status Validate(const WeightPlan& plan, const Checkpoint& checkpoint) {
   std::unordered_set<std::string_view> planned;
-  const auto check = [&](const TensorSpec& spec, auto* expert_type) {
-    if (!planned.insert(spec.name).second) {
+  const auto check = [&](const TensorSpec& spec, FirstOfType* same_type) {
+    const bool is_new = planned.insert(spec.source()).second;
+    if (!is_new && !spec.slice) {
       return InvalidArgument(fmt::format("tensor '{}' is planned twice", spec.name));
     }
-    return CheckSpec(spec, checkpoint, expert_type);
+    return CheckSpec(spec, checkpoint, same_type);
   };
-  std::optional<std::pair<ElementType, const TensorInfo*>> expert_type;
-  for (const TensorSpec& spec : plan.dense) {
-    RETURN_IF_ERROR(check(spec, static_cast<decltype(&expert_type)>(nullptr)));
-  }
+  FirstOfType matrix_type;
+  FirstOfType bias_type;
+  for (const TensorSpec& spec : plan.dense) RETURN_IF_ERROR(check(spec, nullptr));
   for (const ExpertSpec& expert : plan.experts) {
-    RETURN_IF_ERROR(check(expert.gate, &expert_type));
-    RETURN_IF_ERROR(check(expert.up, &expert_type));
-    RETURN_IF_ERROR(check(expert.down, &expert_type));
+    for (const TensorSpec* part : expert.parts()) {
+      RETURN_IF_ERROR(check(*part, part->shape.size() == 1 ? &bias_type : &matrix_type));
+    }
   }
   for (const TensorInfo* info : checkpoint.tensors()) {
     if (planned.contains(info->name)) continue;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,18 +12,42 @@
 
 namespace expertflow {
 
-// A tensor as the checkpoint must contain it.
-struct TensorSpec {
-  std::string name;            // as in the checkpoint
-  std::vector<int64_t> shape;  // row-major, outermost first
+// Where a tensor lies inside a larger one of the checkpoint, perhaps transposed or with gaps: its
+// element (i, j) is element `offset` + i * strides[0] + j * strides[1] of that one.
+struct TensorSlice {
+  std::string tensor;          // as in the checkpoint
+  std::vector<int64_t> shape;  // of that tensor, row-major
+  int64_t offset = 0;
+  std::vector<int64_t> strides;  // one for each dimension of the slice
 };
 
-// One expert: SwiGLU matrices, stored in this order in its block.
+// A tensor that the model needs.
+struct TensorSpec {
+  std::string name;            // as in the checkpoint, unless it is a slice
+  std::vector<int64_t> shape;  // row-major, outermost first
+  std::optional<TensorSlice> slice;
+
+  // The tensor of the checkpoint that holds it.
+  const std::string& source() const { return slice ? slice->tensor : name; }
+  const std::vector<int64_t>& source_shape() const { return slice ? slice->shape : shape; }
+};
+
+// One expert: its matrices and, if any, biases, stored in this order in its block.
 struct ExpertSpec {
   ExpertKey key;
   TensorSpec gate;  // [expert_intermediate, hidden]
   TensorSpec up;    // [expert_intermediate, hidden]
   TensorSpec down;  // [hidden, expert_intermediate]
+  bool has_biases = false;
+  TensorSpec gate_bias;  // [expert_intermediate]
+  TensorSpec up_bias;    // [expert_intermediate]
+  TensorSpec down_bias;  // [hidden]
+
+  // The parts that are there.
+  std::vector<const TensorSpec*> parts() const {
+    if (!has_biases) return {&gate, &up, &down};
+    return {&gate, &up, &down, &gate_bias, &up_bias, &down_bias};
+  }
 };
 
 struct WeightPlan {

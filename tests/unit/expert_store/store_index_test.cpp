@@ -97,6 +97,9 @@ TEST_F(StoreIndexTest, FIELD_64_ExpertEntriesAreBounded) {
   EXPECT_FALSE(ErrorAfterExpert([](ExpertEntry* e) { e->hidden = INT64_MAX; }).empty());
   EXPECT_FALSE(ErrorAfterExpert([](ExpertEntry* e) { e->intermediate = -26; }).empty());
   EXPECT_FALSE(ErrorAfterExpert([](ExpertEntry* e) { e->dtype = 77; }).empty());
+  EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->bias = 4; }), HasSubstr("of biases 4"));
+  EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->bias = UINT32_MAX; }), HasSubstr("biases"));
+  EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->bias = 1; }), HasSubstr("for a block of"));
   EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->expert = 1; }), HasSubstr("order"));
   EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->layer = -1; }), HasSubstr("order"));
   EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e[18].layer = 1; }), HasSubstr("order"));

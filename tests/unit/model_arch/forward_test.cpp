@@ -214,7 +214,8 @@ INSTANTIATE_TEST_SUITE_P(
                       R"({"num_key_value_heads": 4, "num_experts_per_tok": 8})",
                       R"({"rope_theta": 100.0})", R"({"rms_norm_eps": 0.1})",
                       R"({"rope_scaling": {"type": "linear", "factor": 4.0}})",
-                      R"({"rope_parameters": {"rope_type": "linear", "factor": 2.0,
+                      R"({"rope_theta": null,
+                          "rope_parameters": {"rope_type": "linear", "factor": 2.0,
                                               "rope_theta": 500.0}})"));
 
 // The comparison above is worth something only if these settings matter.

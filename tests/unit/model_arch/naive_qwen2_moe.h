@@ -136,7 +136,8 @@ class NaiveQwen2Moe {
   }
   // theta and the factor of linear scaling, wherever the config has them.
   std::pair<double, double> RopeSettings() const {
-    double theta = config_.value("rope_theta", 10000.0);
+    double theta = 10000;
+    if (config_["rope_theta"].is_number()) theta = config_["rope_theta"];
     double factor = 1;
     for (const char* key : {"rope_scaling", "rope_parameters"}) {
       if (!config_.contains(key)) continue;

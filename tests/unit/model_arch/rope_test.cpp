@@ -9,7 +9,7 @@ namespace {
 
 Result<RopeConfig> Read(const std::string& text) {
   ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Parse(text, "config.json"));
-  return ReadRopeConfig(config, 10000.0);
+  return ReadRopeConfig(config, {}, 4096);
 }
 
 void ExpectRope(const std::string& text, double theta, double scale) {
@@ -37,8 +37,10 @@ TEST(Rope, TableAgainstDoublePrecision) {
     RopeConfig config;
     int32_t dim;
     int32_t positions;
-  } cases[] = {
-      {{10000.0, 1.0}, 8, 64}, {{1e6, 1.0}, 128, 4096}, {{1e4, 0.25}, 6, 300}, {{5e5, 1.0}, 2, 10}};
+  } cases[] = {{{.theta = 10000.0}, 8, 64},
+               {{.theta = 1e6}, 128, 4096},
+               {{.theta = 1e4, .position_scale = 0.25}, 6, 300},
+               {{.theta = 5e5}, 2, 10}};
   for (const auto& [config, dim, positions] : cases) {
     const auto table = RopeTable(config, dim, positions);
     ASSERT_EQ(table.size(), static_cast<size_t>(dim) * positions);
@@ -53,6 +55,59 @@ TEST(Rope, TableAgainstDoublePrecision) {
       }
     }
   }
+}
+
+// DeepSeek-V2-Lite's settings: the pairs that turn 32 times and once over 4096 positions are 10.04
+// and 22.06 (worked out apart), so pairs up to 10 stay, and those from 23 turn 40 times slower.
+TEST(Rope, YarnLeavesFastPairsAndSlowsDownSlowOnes) {
+  const auto rope = Read(R"({"rope_theta": 10000, "rope_scaling": {"beta_fast": 32, "beta_slow": 1,
+    "factor": 40, "mscale": 0.707, "mscale_all_dim": 0.707,
+    "original_max_position_embeddings": 4096, "type": "yarn"}})");
+  ASSERT_TRUE(rope.ok()) << rope.status().ToString();
+  EXPECT_EQ(rope->amplitude, 1);
+  const double mscale = 0.1 * 0.707 * std::log(40.0) + 1;
+  EXPECT_NEAR(rope->AttentionFactor(), mscale * mscale, 1e-12);
+  const auto table = RopeTable(*rope, 64, 2);
+  for (int32_t i = 0; i < 32; ++i) {
+    const double plain = std::pow(10000.0, -2.0 * i / 64);
+    const double ramp = i <= 10 ? 0 : i >= 23 ? 1 : (i - 10) / 13.0;
+    const double angle = plain * (ramp / 40 + 1 - ramp);
+    EXPECT_NEAR(table[64 + i], std::cos(angle), 2e-7) << i;
+    EXPECT_NEAR(table[96 + i], std::sin(angle), 2e-7) << i;
+  }
+}
+
+// gpt-oss: the ramp's ends are no whole pairs, and cosines and sines are scaled.
+TEST(Rope, YarnWithoutTruncationScalesTheTable) {
+  const auto rope = Read(R"({"rope_theta": 150000, "rope_parameters": {"rope_type": "yarn",
+    "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": false,
+    "original_max_position_embeddings": 4096}})");
+  ASSERT_TRUE(rope.ok()) << rope.status().ToString();
+  const double amplitude = 0.1 * std::log(32.0) + 1;
+  EXPECT_NEAR(rope->amplitude, amplitude, 1e-12);
+  EXPECT_EQ(rope->AttentionFactor(), 1);
+  const auto table = RopeTable(*rope, 64, 2);
+  // Pair at which the angle of position 4096 is 32 (one) times 2 pi.
+  const auto pair = [](double turns) {
+    return 32 * std::log(4096 / (turns * 2 * M_PI)) / std::log(150000.0);
+  };
+  const double low = pair(32), high = pair(1);
+  EXPECT_NEAR(low, 8.09, 0.01);
+  EXPECT_NEAR(high, 17.40, 0.01);
+  for (int32_t i = 0; i < 32; ++i) {
+    const double ramp = std::min(1.0, std::max(0.0, (i - low) / (high - low)));
+    const double angle = std::pow(150000.0, -2.0 * i / 64) * (ramp / 32 + 1 - ramp);
+    EXPECT_NEAR(table[64 + i], amplitude * std::cos(angle), 3e-7) << i;
+    EXPECT_NEAR(table[96 + i], amplitude * std::sin(angle), 3e-7) << i;
+  }
+}
+
+TEST(Rope, AnAttentionFactorOfTheConfigGoesFirst) {
+  const auto rope =
+      Read(R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5}})");
+  ASSERT_TRUE(rope.ok()) << rope.status().ToString();
+  EXPECT_EQ(rope->amplitude, 1.5);
+  EXPECT_EQ(rope->yarn->original_context, 4096);
 }
 
 }  // namespace

@@ -15,8 +15,7 @@ using ::testing::IsEmpty;
 ModelShape Shape() {
   ModelShape shape;
   shape.layers = 3;
-  shape.kv_heads = 2;
-  shape.head_dim = 4;
+  shape.kv = {2, 4, 0};
   return shape;
 }
 

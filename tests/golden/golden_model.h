@@ -69,8 +69,10 @@ inline std::vector<ReferencePrompt> LoadReference(const std::string& folder) {
 // A packed store in a temporary file, mapped, and its architecture.
 class GoldenModel {
  public:
-  explicit GoldenModel(const std::string& folder) {
-    const auto config = JsonConfig::Load(folder + "/config.json");
+  // `config_json` replaces the folder's when it is not empty.
+  explicit GoldenModel(const std::string& folder, const std::string& config_json = "") {
+    const auto config = config_json.empty() ? JsonConfig::Load(folder + "/config.json")
+                                            : JsonConfig::Parse(config_json, "config.json");
     EXPECT_TRUE(config.ok()) << config.status().ToString();
     auto architecture = MakeArchitecture(*config);
     EXPECT_TRUE(architecture.ok()) << architecture.status().ToString();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "model/tokenizer/byte_alphabet.h"
+#include "model/tokenizer/utf8.h"
 
 namespace expertflow {
 namespace {
@@ -43,12 +44,13 @@ size_t MergeTable::SlotFor(uint64_t pair) const {
   return slot;
 }
 
-Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, bool ignore_merges)
-    : vocabulary_(std::move(vocabulary)),
-      merges_(std::move(merges)),
-      ignore_merges_(ignore_merges) {
-  for (size_t byte = 0; byte < byte_ids_.size(); ++byte) {
-    byte_ids_[byte] = vocabulary_.Find(ByteCharacter(static_cast<uint8_t>(byte))).value_or(-1);
+Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, const BpeOptions& options)
+    : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)), options_(options) {
+  for (size_t i = 0; i < byte_ids_.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(i);
+    const auto id = options_.byte_fallback ? vocabulary_.Find(ByteToken(byte))
+                                           : vocabulary_.Find(ByteCharacter(byte));
+    byte_ids_[i] = id.value_or(-1);
   }
 }
 
@@ -57,31 +59,75 @@ bool Bpe::HasAllBytes() const {
 }
 
 Status Bpe::Encode(std::string_view piece, BpeScratch* scratch, std::vector<int32_t>* ids) const {
-  if (ignore_merges_) {
-    scratch->spelled.clear();
-    for (const char c : piece) scratch->spelled.append(ByteCharacter(static_cast<uint8_t>(c)));
-    if (const auto whole = vocabulary_.Find(scratch->spelled); whole.has_value()) {
+  if (options_.ignore_merges) {
+    std::string_view content = piece;
+    if (!options_.byte_fallback) {
+      scratch->spelled.clear();
+      for (const char c : piece) scratch->spelled.append(ByteCharacter(static_cast<uint8_t>(c)));
+      content = scratch->spelled;
+    }
+    if (const auto whole = vocabulary_.Find(content); whole.has_value()) {
       ids->push_back(*whole);
       return OkStatus();
     }
   }
-  scratch->symbols.clear();
-  for (size_t i = 0; i < piece.size(); ++i) {
-    const auto byte = static_cast<uint8_t>(piece[i]);
+  auto& symbols = scratch->symbols;
+  symbols.clear();
+  RETURN_IF_ERROR(options_.byte_fallback ? AddCharacters(piece, scratch)
+                                         : AddBytes(piece, scratch));
+  if (symbols.empty()) return OkStatus();
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    symbols[i].previous = static_cast<int32_t>(i) - 1;
+    symbols[i].next = static_cast<int32_t>(i) + 1;
+  }
+  symbols.back().next = -1;
+  MergeAll(scratch);
+  for (int32_t i = 0; i >= 0; i = symbols[i].next) ids->push_back(symbols[i].id);
+  return OkStatus();
+}
+
+Status Bpe::AddBytes(std::string_view piece, BpeScratch* scratch) const {
+  for (const char c : piece) {
+    const auto byte = static_cast<uint8_t>(c);
     if (byte_ids_[byte] < 0) {
       return InvalidArgument(fmt::format(
           "the text has byte 0x{:02X}, and the vocabulary has no token '{}' for it: this tokenizer "
           "cannot encode the text",
           byte, ByteCharacter(byte)));
     }
-    const auto index = static_cast<int32_t>(i);
-    scratch->symbols.push_back({byte_ids_[byte], index - 1, index + 1, {BpeScratch::kNoMerge, 0}});
+    scratch->symbols.push_back({byte_ids_[byte], -1, -1, {BpeScratch::kNoMerge, 0}});
   }
-  if (scratch->symbols.empty()) return OkStatus();
-  scratch->symbols.back().next = -1;
-  MergeAll(scratch);
-  for (int32_t i = 0; i >= 0; i = scratch->symbols[i].next) {
-    ids->push_back(scratch->symbols[i].id);
+  return OkStatus();
+}
+
+Status Bpe::AddCharacters(std::string_view piece, BpeScratch* scratch) const {
+  const auto add = [&](int32_t id) {
+    scratch->symbols.push_back({id, -1, -1, {BpeScratch::kNoMerge, 0}});
+  };
+  bool after_unknown = false;
+  while (!piece.empty()) {
+    const std::string_view character = piece.substr(0, NextUtf8(piece).bytes);
+    piece.remove_prefix(character.size());
+    const bool was_unknown = std::exchange(after_unknown, false);
+    if (const auto id = vocabulary_.Find(character)) {
+      add(*id);
+      continue;
+    }
+    const bool has_bytes = std::all_of(character.begin(), character.end(), [&](char c) {
+      return byte_ids_[static_cast<uint8_t>(c)] >= 0;
+    });
+    if (has_bytes) {
+      for (const char c : character) add(byte_ids_[static_cast<uint8_t>(c)]);
+      continue;
+    }
+    if (options_.unknown < 0) {
+      return InvalidArgument(fmt::format(
+          "the text has the character '{}', and the vocabulary has no token for it or its bytes: "
+          "this tokenizer cannot encode the text",
+          character));
+    }
+    after_unknown = true;
+    if (!was_unknown || !options_.fuse_unknown) add(options_.unknown);
   }
   return OkStatus();
 }

@@ -59,10 +59,18 @@ struct BpeScratch {
   std::string spelled;
 };
 
+struct BpeOptions {
+  bool ignore_merges = false;  // a piece that is a token as a whole is not split
+  // The vocabulary holds text: merging begins with characters, those that are no token become their
+  // bytes' tokens ("<0x41>"). Otherwise it holds the byte alphabet, and merging begins with bytes.
+  bool byte_fallback = false;
+  int32_t unknown = -1;       // with byte_fallback: for a character whose bytes are no tokens
+  bool fuse_unknown = false;  // one for a run of them
+};
+
 class Bpe {
  public:
-  // `ignore_merges`: a piece that is a token as a whole is not split.
-  Bpe(Vocabulary vocabulary, MergeTable merges, bool ignore_merges);
+  Bpe(Vocabulary vocabulary, MergeTable merges, const BpeOptions& options);
 
   // A token of the vocabulary that no merge makes (Vocabulary::Add). While loading only.
   Status AddToken(std::string_view content, int64_t id) { return vocabulary_.Add(content, id); }
@@ -76,6 +84,9 @@ class Bpe {
   bool HasAllBytes() const;
 
  private:
+  // What merging begins with, unlinked.
+  Status AddBytes(std::string_view piece, BpeScratch* scratch) const;
+  Status AddCharacters(std::string_view piece, BpeScratch* scratch) const;
   // Sets the merge of symbol `left` and the next; appends it to the heap when there is one.
   bool Offer(int32_t left, BpeScratch* scratch) const;
   void MergeAll(BpeScratch* scratch) const;
@@ -83,7 +94,7 @@ class Bpe {
   Vocabulary vocabulary_;
   MergeTable merges_;
   std::array<int32_t, 256> byte_ids_;  // -1: no such token
-  bool ignore_merges_;
+  BpeOptions options_;
 };
 
 }  // namespace expertflow

@@ -1,5 +1,8 @@
 #include "model/tokenizer/byte_alphabet.h"
 
+#include <charconv>
+#include <system_error>
+
 #include <array>
 
 #include "model/tokenizer/utf8.h"
@@ -61,6 +64,20 @@ void AppendSpelledBytes(std::string_view content, std::string* out) {
     out->push_back(static_cast<char>(kAlphabet.byte_of[step.code_point]));
     rest.remove_prefix(step.bytes);
   }
+}
+
+std::optional<uint8_t> ByteOfToken(std::string_view content) {
+  if (content.size() != 6 || !content.starts_with("<0x") || content[5] != '>') return std::nullopt;
+  uint8_t byte = 0;
+  const char* const end = content.data() + 5;
+  const auto [stopped, error] = std::from_chars(content.data() + 3, end, byte, 16);
+  if (error != std::errc() || stopped != end) return std::nullopt;
+  return byte;
+}
+
+std::string ByteToken(uint8_t byte) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
 }
 
 }  // namespace expertflow

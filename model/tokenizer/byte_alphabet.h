@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,5 +16,9 @@ std::string_view ByteCharacter(uint8_t byte);
 // Appends the bytes that `content` spells. A token with a character outside the alphabet (an added
 // token with a space, say) stands for its own UTF-8 bytes.
 void AppendSpelledBytes(std::string_view content, std::string* out);
+
+// The byte of a byte-fallback token, "<0x0A>"; nothing for other tokens.
+std::optional<uint8_t> ByteOfToken(std::string_view content);
+std::string ByteToken(uint8_t byte);
 
 }  // namespace expertflow

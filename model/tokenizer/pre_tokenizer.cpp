@@ -62,7 +62,11 @@ void PreTokenizer::AddPrefixSpace() {
   stages_.emplace_back(PrefixSpaceStage{});
 }
 
-Status PreTokenizer::Split(std::string_view text, Pieces* pieces) const {
+void PreTokenizer::AddMetaspace(std::string replacement, Prepend prepend, bool split) {
+  stages_.emplace_back(MetaspaceStage{std::move(replacement), prepend, split});
+}
+
+Status PreTokenizer::Split(std::string_view text, bool at_start, Pieces* pieces) const {
   pieces->views.clear();
   pieces->owned.clear();
   if (text.empty()) return OkStatus();
@@ -70,6 +74,8 @@ Status PreTokenizer::Split(std::string_view text, Pieces* pieces) const {
   for (const Stage& stage : stages_) {
     if (const auto* split = std::get_if<SplitStage>(&stage)) {
       RETURN_IF_ERROR(ApplySplit(*split, pieces));
+    } else if (const auto* metaspace = std::get_if<MetaspaceStage>(&stage)) {
+      ApplyMetaspace(*metaspace, at_start, pieces);
     } else {
       ApplyPrefixSpace(pieces);
     }
@@ -100,6 +106,34 @@ void PreTokenizer::ApplyPrefixSpace(Pieces* pieces) {
     pieces->owned.push_back(" " + std::string(piece));
     piece = pieces->owned.back();
   }
+}
+
+void PreTokenizer::ApplyMetaspace(const MetaspaceStage& stage, bool at_start, Pieces* pieces) {
+  const std::string& mark = stage.replacement;
+  std::vector<std::string_view> parts;
+  for (size_t i = 0; i < pieces->views.size(); ++i) {
+    std::string changed;
+    for (const char c : pieces->views[i]) {
+      if (c == ' ') {
+        changed.append(mark);
+      } else {
+        changed.push_back(c);
+      }
+    }
+    const bool prepends = stage.prepend == Prepend::kAlways ||
+                          (stage.prepend == Prepend::kFirst && at_start && i == 0);
+    if (prepends && !changed.starts_with(mark)) changed.insert(0, mark);
+    const std::string_view text = pieces->owned.emplace_back(std::move(changed));
+    size_t begin = 0;
+    while (stage.split && begin < text.size()) {
+      const size_t next = text.find(mark, begin + 1);
+      if (next == std::string_view::npos) break;
+      parts.push_back(text.substr(begin, next - begin));
+      begin = next;
+    }
+    parts.push_back(text.substr(begin));
+  }
+  pieces->views = std::move(parts);
 }
 
 }  // namespace expertflow

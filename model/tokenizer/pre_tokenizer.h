@@ -35,9 +35,14 @@ class PreTokenizer {
   void AddSplit(Regex pattern, SplitBehavior behavior, bool invert);
   // A piece that does not begin with a space gets one.
   void AddPrefixSpace();
+  // Spaces become `replacement`; a piece that does not begin with one gets one (none does, all do,
+  // or only the beginning of the text), and is perhaps cut before each.
+  enum class Prepend { kNever, kAlways, kFirst };
+  void AddMetaspace(std::string replacement, Prepend prepend, bool split);
 
-  // No piece is empty. REQUIRES: `text` is well-formed UTF-8 and outlives `pieces`
-  Status Split(std::string_view text, Pieces* pieces) const;
+  // No piece is empty. `at_start`: `text` is the beginning of what is encoded.
+  // REQUIRES: `text` is well-formed UTF-8 and outlives `pieces`
+  Status Split(std::string_view text, bool at_start, Pieces* pieces) const;
 
  private:
   struct SplitStage {
@@ -46,10 +51,16 @@ class PreTokenizer {
     bool invert;
   };
   struct PrefixSpaceStage {};
-  using Stage = std::variant<SplitStage, PrefixSpaceStage>;
+  struct MetaspaceStage {
+    std::string replacement;
+    Prepend prepend;
+    bool split;
+  };
+  using Stage = std::variant<SplitStage, PrefixSpaceStage, MetaspaceStage>;
 
   static Status ApplySplit(const SplitStage& stage, Pieces* pieces);
   static void ApplyPrefixSpace(Pieces* pieces);
+  static void ApplyMetaspace(const MetaspaceStage& stage, bool at_start, Pieces* pieces);
 
   std::vector<Stage> stages_;
 };

@@ -9,7 +9,16 @@ namespace expertflow {
 std::string StreamDecoder::Push(int32_t id) {
   std::string text;
   if (skip_special_ && tokenizer_.IsSpecial(id)) return text;
-  waiting_.append(tokenizer_.TokenBytes(id));
+  std::string_view bytes = tokenizer_.TokenBytes(id);
+  while (spaces_to_drop_ > 0 && !bytes.empty()) {
+    if (bytes.front() != ' ') {
+      spaces_to_drop_ = 0;
+      break;
+    }
+    --spaces_to_drop_;
+    bytes.remove_prefix(1);
+  }
+  waiting_.append(bytes);
   std::string_view rest = waiting_;
   while (!rest.empty()) {
     const Utf8Step step = NextUtf8(rest);
@@ -26,6 +35,7 @@ std::string StreamDecoder::Flush() {
   std::string text;
   AppendLossyUtf8(waiting_, &text);
   waiting_.clear();
+  spaces_to_drop_ = tokenizer_.leading_spaces_dropped();
   return text;
 }
 

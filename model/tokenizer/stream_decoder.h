@@ -13,7 +13,9 @@ class StreamDecoder {
  public:
   // REQUIRES: `tokenizer` outlives the decoder
   StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
-      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+      : tokenizer_(tokenizer),
+        skip_special_(skip_special),
+        spaces_to_drop_(tokenizer.leading_spaces_dropped()) {}
 
   // The characters that are complete with this token; at most 3 bytes wait for the next.
   std::string Push(int32_t id);
@@ -25,7 +27,8 @@ class StreamDecoder {
  private:
   const Tokenizer& tokenizer_;
   const bool skip_special_;
-  std::string waiting_;  // the beginning of a character
+  int32_t spaces_to_drop_;  // of what comes next, at the text's beginning
+  std::string waiting_;     // the beginning of a character
 };
 
 }  // namespace expertflow

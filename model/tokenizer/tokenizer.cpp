@@ -8,7 +8,6 @@
 #include "common/mapped_file.h"
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/bpe.h"
-#include "model/tokenizer/nfc.h"
 #include "model/tokenizer/pre_tokenizer.h"
 #include "model/tokenizer/tokenizer_json.h"
 #include "model/tokenizer/utf8.h"
@@ -24,16 +23,20 @@ struct Tokenizer::Parts {
     BpeScratch bpe;
   };
 
-  Status EncodeSegment(std::string_view text, Working* working, std::vector<int32_t>* ids) const;
-  Status EncodePlain(std::string_view text, Working* working, std::vector<int32_t>* ids) const;
+  // `at_start`: nothing comes before the segment.
+  Status EncodeSegment(std::string_view text, bool at_start, Working* working,
+                       std::vector<int32_t>* ids) const;
+  Status EncodePlain(std::string_view text, bool at_start, Working* working,
+                     std::vector<int32_t>* ids) const;
 
   std::string name;
   AddedTokenMatcher verbatim_tokens;
-  bool normalize_nfc;
+  Normalizer normalizer;
   AddedTokenMatcher normalized_tokens;
   PreTokenizer pre_tokenizer;
   Bpe bpe;
   std::vector<int32_t> special_ids;  // sorted
+  int32_t leading_spaces_dropped;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -57,20 +60,22 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json,
       verbatim.push_back(std::move(token));
       continue;
     }
-    if (definition.normalize_nfc) {
-      ASSIGN_OR_RETURN(token.content, NormalizeNfc(token.content));
-    }
+    std::string owned;
+    ASSIGN_OR_RETURN(const std::string_view content,
+                     definition.normalizer.Apply(token.content, &owned));
+    token.content = std::string(content);
     normalized.push_back(std::move(token));
   }
   std::sort(special_ids.begin(), special_ids.end());
 
   auto parts = std::make_unique<Parts>(Parts{std::move(name_for_errors),
                                              {},
-                                             definition.normalize_nfc,
+                                             std::move(definition.normalizer),
                                              {},
                                              std::move(definition.pre_tokenizer),
                                              std::move(definition.bpe),
-                                             std::move(special_ids)});
+                                             std::move(special_ids),
+                                             definition.leading_spaces_dropped});
   parts->verbatim_tokens.Build(std::move(verbatim));
   parts->normalized_tokens.Build(std::move(normalized));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
@@ -97,19 +102,17 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text) const {
       ids.push_back(segment.id);
       continue;
     }
-    const Status encoded = parts_->EncodeSegment(segment.text, &working, &ids);
+    const bool at_start = segment.text.data() == text.data();
+    const Status encoded = parts_->EncodeSegment(segment.text, at_start, &working, &ids);
     if (!encoded.ok()) return encoded.WithContext(parts_->name);
   }
   return ids;
 }
 
-Status Tokenizer::Parts::EncodeSegment(std::string_view text, Working* working,
+Status Tokenizer::Parts::EncodeSegment(std::string_view text, bool at_start, Working* working,
                                        std::vector<int32_t>* ids) const {
-  std::string nfc;
-  if (normalize_nfc && !IsAscii(text)) {
-    ASSIGN_OR_RETURN(nfc, NormalizeNfc(text));
-    text = nfc;
-  }
+  std::string normalized;
+  ASSIGN_OR_RETURN(text, normalizer.Apply(text, &normalized));
   working->segments.clear();
   normalized_tokens.Split(text, &working->segments);
   for (const auto& segment : working->segments) {
@@ -117,14 +120,15 @@ Status Tokenizer::Parts::EncodeSegment(std::string_view text, Working* working,
       ids->push_back(segment.id);
       continue;
     }
-    RETURN_IF_ERROR(EncodePlain(segment.text, working, ids));
+    const bool first = at_start && segment.text.data() == text.data();
+    RETURN_IF_ERROR(EncodePlain(segment.text, first, working, ids));
   }
   return OkStatus();
 }
 
-Status Tokenizer::Parts::EncodePlain(std::string_view text, Working* working,
+Status Tokenizer::Parts::EncodePlain(std::string_view text, bool at_start, Working* working,
                                      std::vector<int32_t>* ids) const {
-  RETURN_IF_ERROR(pre_tokenizer.Split(text, &working->pieces));
+  RETURN_IF_ERROR(pre_tokenizer.Split(text, at_start, &working->pieces));
   for (const std::string_view piece : working->pieces.views) {
     RETURN_IF_ERROR(bpe.Encode(piece, &working->bpe, ids));
   }
@@ -136,6 +140,12 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) c
   for (const int32_t id : ids) {
     if (!skip_special || !IsSpecial(id)) bytes.append(TokenBytes(id));
   }
+  size_t spaces = 0;
+  while (spaces < static_cast<size_t>(leading_spaces_dropped()) && spaces < bytes.size() &&
+         bytes[spaces] == ' ') {
+    ++spaces;
+  }
+  bytes.erase(0, spaces);
   if (IsValidUtf8(bytes)) return bytes;
   std::string text;
   AppendLossyUtf8(bytes, &text);
@@ -144,6 +154,10 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) c
 
 std::string_view Tokenizer::TokenBytes(int32_t id) const {
   return parts_->bpe.vocabulary().Bytes(id);
+}
+
+int32_t Tokenizer::leading_spaces_dropped() const {
+  return parts_->leading_spaces_dropped;
 }
 
 bool Tokenizer::IsSpecial(int32_t id) const {

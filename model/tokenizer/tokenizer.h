@@ -1,12 +1,13 @@
-// Text to token ids and back, as the Hugging Face tokenizer.json says: byte-level BPE with the
-// file's own pre-tokenizer regex, NFC and added tokens. Ids equal the reference library's.
+// Text to token ids and back, as the Hugging Face tokenizer.json says: BPE, byte-level or with byte
+// fallback, with the file's own normalizer, pre-tokenizer and added tokens. Ids equal the reference
+// library's.
 //
 // Immutable after loading, so any number of threads may share one. Nothing is cached: memory does
 // not grow with use. Text that is not valid UTF-8 is read with U+FFFD for each broken part.
 //
-// The folder: utf8, nfc, byte_alphabet (characters), regex_syntax, regex, pre_tokenizer (cutting),
-// added_tokens, vocabulary, bpe (ids), tokenizer_json (the file), stream_decoder (text as it comes)
-// and tokenize_stream (the `tokenize` command).
+// The folder: utf8, nfc, normalizer, byte_alphabet (characters), regex_syntax, regex, pre_tokenizer
+// (cutting), added_tokens, vocabulary, bpe (ids), tokenizer_json (the file), stream_decoder (text
+// as it comes) and tokenize_stream (the `tokenize` command).
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,9 @@ class Tokenizer {
 
   // Well-formed UTF-8; bytes that form no character become U+FFFD. Unknown ids give nothing.
   std::string Decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  // Of a decoded text at most so many spaces at its beginning are left out.
+  int32_t leading_spaces_dropped() const;
 
   // The bytes that a token stands for, which may end inside a character; empty for unknown ids.
   // Valid as long as the tokenizer.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <simdjson.h>
 
+#include <iterator>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -119,16 +120,6 @@ Result<std::vector<Component>> GetComponents(const object& root, const std::stri
   return components;
 }
 
-Result<bool> ReadNormalizer(const object& root) {
-  ASSIGN_OR_RETURN(const auto parts, GetComponents(root, "normalizer", "normalizers"));
-  for (const Component& part : parts) {
-    if (part.type != "NFC") {
-      return Unsupported(part.where, fmt::format("'{}'", part.type), "NFC");
-    }
-  }
-  return !parts.empty();
-}
-
 Result<Regex> ReadPattern(const Component& split) {
   ASSIGN_OR_RETURN(const object pattern, GetMember<object>(split.members, split.where, "pattern"));
   const std::string where = split.where + ".pattern";
@@ -145,6 +136,28 @@ Result<Regex> ReadPattern(const Component& split) {
     return named(Regex::Literal(text));
   }
   return InvalidArgument(where + " must have Regex or String");
+}
+
+Result<Normalizer> ReadNormalizer(const object& root) {
+  ASSIGN_OR_RETURN(const auto parts, GetComponents(root, "normalizer", "normalizers"));
+  Normalizer normalizer;
+  for (const Component& part : parts) {
+    if (part.type == "NFC") {
+      normalizer.AddNfc();
+    } else if (part.type == "Prepend") {
+      ASSIGN_OR_RETURN(const auto prefix,
+                       GetMember<std::string_view>(part.members, part.where, "prepend"));
+      normalizer.AddPrepend(std::string(prefix));
+    } else if (part.type == "Replace") {
+      ASSIGN_OR_RETURN(Regex pattern, ReadPattern(part));
+      ASSIGN_OR_RETURN(const auto content,
+                       GetMember<std::string_view>(part.members, part.where, "content"));
+      normalizer.AddReplace(std::move(pattern), std::string(content));
+    } else {
+      return Unsupported(part.where, fmt::format("'{}'", part.type), "NFC, Prepend and Replace");
+    }
+  }
+  return normalizer;
 }
 
 Result<SplitBehavior> ReadBehavior(const Component& split) {
@@ -178,24 +191,52 @@ Status AddByteLevel(const Component& part, PreTokenizer* pre_tokenizer) {
   return OkStatus();
 }
 
-// ByteLevel maps bytes to the vocabulary's alphabet, so it must be there and come last.
-Result<PreTokenizer> ReadPreTokenizer(const object& root) {
+Status AddMetaspace(const Component& part, PreTokenizer* pre_tokenizer) {
+  using Prepend = PreTokenizer::Prepend;
+  ASSIGN_OR_RETURN(const auto mark,
+                   GetMember<std::string_view>(part.members, part.where, "replacement"));
+  ASSIGN_OR_RETURN(const bool split, GetMemberOr(part.members, part.where, "split", true));
+  ASSIGN_OR_RETURN(const bool prefix_space,
+                   GetMemberOr(part.members, part.where, "add_prefix_space", true));
+  ASSIGN_OR_RETURN(const auto scheme,
+                   GetMemberOr<std::string_view>(part.members, part.where, "prepend_scheme",
+                                                 prefix_space ? "always" : "never"));
+  if (mark.empty()) return InvalidArgument(part.where + ".replacement is empty");
+  if (scheme != "always" && scheme != "never" && scheme != "first") {
+    return Unsupported(part.where + ".prepend_scheme", fmt::format("'{}'", scheme),
+                       "always, never and first");
+  }
+  const Prepend prepend = scheme == "always"  ? Prepend::kAlways
+                          : scheme == "first" ? Prepend::kFirst
+                                              : Prepend::kNever;
+  pre_tokenizer->AddMetaspace(std::string(mark), prepend, split);
+  return OkStatus();
+}
+
+// ByteLevel maps bytes to the vocabulary's alphabet, so it must be there and come last; a
+// vocabulary of text has none.
+Result<PreTokenizer> ReadPreTokenizer(const object& root, bool text_vocabulary) {
   ASSIGN_OR_RETURN(const auto parts, GetComponents(root, "pre_tokenizer", "pretokenizers"));
   PreTokenizer pre_tokenizer;
   for (const Component& part : parts) {
     if (part.type == "Split") {
       RETURN_IF_ERROR(AddSplit(part, &pre_tokenizer));
-    } else if (part.type == "ByteLevel") {
+    } else if (part.type == "Metaspace" && text_vocabulary) {
+      RETURN_IF_ERROR(AddMetaspace(part, &pre_tokenizer));
+    } else if (part.type == "ByteLevel" && !text_vocabulary) {
       if (&part != &parts.back()) {
         return InvalidArgument(part.where + " 'ByteLevel' must be the last pre-tokenizer");
       }
       RETURN_IF_ERROR(AddByteLevel(part, &pre_tokenizer));
     } else {
-      return Unsupported(part.where, fmt::format("'{}'", part.type), "Split and ByteLevel");
+      return Unsupported(part.where, fmt::format("'{}'", part.type),
+                         text_vocabulary ? "Split and Metaspace (model.byte_fallback is true)"
+                                         : "Split and ByteLevel");
     }
   }
-  if (parts.empty() || parts.back().type != "ByteLevel") {
-    return Unsupported("pre_tokenizer", "without ByteLevel", "byte-level BPE");
+  if (!text_vocabulary && (parts.empty() || parts.back().type != "ByteLevel")) {
+    return Unsupported("pre_tokenizer", "without ByteLevel",
+                       "byte-level BPE, and BPE with byte_fallback");
   }
   return pre_tokenizer;
 }
@@ -211,15 +252,57 @@ Status CheckPostProcessor(const object& root) {
   return OkStatus();
 }
 
-Status CheckDecoder(const object& root) {
+struct DecoderRules {
+  Vocabulary::TextSpelling spelling;
+  int32_t leading_spaces_dropped = 0;
+};
+
+// Of a vocabulary of text: Replace, ByteFallback, Fuse and Strip, in this order.
+Result<DecoderRules> ReadTextDecoder(const std::vector<Component>& parts) {
+  DecoderRules rules;
+  const std::string_view order[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
+  size_t next = 0;
+  bool has_fallback = false;
+  for (const Component& part : parts) {
+    while (next < std::size(order) && order[next] != part.type) ++next;
+    if (next++ == std::size(order)) {
+      return Unsupported(part.where, fmt::format("'{}'", part.type),
+                         "Replace, ByteFallback, Fuse and Strip in this order");
+    }
+    has_fallback = has_fallback || part.type == "ByteFallback";
+    if (part.type == "Replace") {
+      ASSIGN_OR_RETURN(const object pattern,
+                       GetMember<object>(part.members, part.where, "pattern"));
+      ASSIGN_OR_RETURN(const auto from,
+                       GetMember<std::string_view>(pattern, part.where + ".pattern", "String"));
+      ASSIGN_OR_RETURN(const auto to,
+                       GetMember<std::string_view>(part.members, part.where, "content"));
+      rules.spelling = {std::string(from), std::string(to)};
+    } else if (part.type == "Strip") {
+      ASSIGN_OR_RETURN(const auto content,
+                       GetMember<std::string_view>(part.members, part.where, "content"));
+      ASSIGN_OR_RETURN(const int64_t start, GetMember<int64_t>(part.members, part.where, "start"));
+      ASSIGN_OR_RETURN(const int64_t stop, GetMember<int64_t>(part.members, part.where, "stop"));
+      if (content != " " || start < 0 || start > 16 || stop != 0) {
+        return Unsupported(part.where, "other than up to 16 spaces at the start", "those");
+      }
+      rules.leading_spaces_dropped = static_cast<int32_t>(start);
+    }
+  }
+  if (!has_fallback) return Unsupported("decoder", "without ByteFallback", "one with it");
+  return rules;
+}
+
+Result<DecoderRules> ReadDecoder(const object& root, bool text_vocabulary) {
   ASSIGN_OR_RETURN(const auto parts, GetComponents(root, "decoder", "decoders"));
+  if (text_vocabulary) return ReadTextDecoder(parts);
   if (parts.size() != 1) {
     return Unsupported("decoder", fmt::format("with {} parts", parts.size()), "one ByteLevel");
   }
   if (parts[0].type != "ByteLevel") {
     return Unsupported(parts[0].where, fmt::format("'{}'", parts[0].type), "ByteLevel");
   }
-  return OkStatus();
+  return DecoderRules{};
 }
 
 Status CheckModelOptions(const object& model) {
@@ -231,8 +314,6 @@ Status CheckModelOptions(const object& model) {
       return Unsupported("model.dropout", "other than null", "null");
     }
   }
-  ASSIGN_OR_RETURN(const bool byte_fallback, GetMemberOr(model, "model", "byte_fallback", false));
-  if (byte_fallback) return Unsupported("model.byte_fallback", "true", "byte-level BPE");
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     ASSIGN_OR_RETURN(const auto affix, GetMemberOr<std::string_view>(model, "model", key, ""));
     if (!affix.empty()) {
@@ -242,9 +323,11 @@ Status CheckModelOptions(const object& model) {
   return OkStatus();
 }
 
-Result<Vocabulary> ReadVocabulary(const object& model) {
+Result<Vocabulary> ReadVocabulary(const object& model,
+                                  std::optional<Vocabulary::TextSpelling> spelling) {
   ASSIGN_OR_RETURN(const object entries, GetMember<object>(model, "model", "vocab"));
   Vocabulary vocabulary;
+  if (spelling) vocabulary.SpellAsText(*std::move(spelling));
   vocabulary.Reserve(entries.size());
   for (const auto& [content, value] : entries) {
     int64_t id = 0;
@@ -323,17 +406,28 @@ Result<MergeTable> ReadMerges(const object& model, const Vocabulary& vocabulary)
   return merges;
 }
 
-Result<Bpe> ReadModel(const object& root) {
-  ASSIGN_OR_RETURN(const object model, GetMember<object>(root, "file", "model"));
+// `text_spelling`: of a vocabulary of text.
+Result<Bpe> ReadModel(const object& model, std::optional<Vocabulary::TextSpelling> text_spelling) {
   RETURN_IF_ERROR(CheckModelOptions(model));
-  ASSIGN_OR_RETURN(const bool ignore_merges, GetMemberOr(model, "model", "ignore_merges", false));
+  BpeOptions options;
+  options.byte_fallback = text_spelling.has_value();
+  ASSIGN_OR_RETURN(options.ignore_merges, GetMemberOr(model, "model", "ignore_merges", false));
+  ASSIGN_OR_RETURN(options.fuse_unknown, GetMemberOr(model, "model", "fuse_unk", false));
   ASSIGN_OR_RETURN(const auto unknown,
                    GetMemberOr<std::string_view>(model, "model", "unk_token", ""));
-  ASSIGN_OR_RETURN(Vocabulary vocabulary, ReadVocabulary(model));
+  ASSIGN_OR_RETURN(Vocabulary vocabulary, ReadVocabulary(model, std::move(text_spelling)));
+  if (options.byte_fallback && !unknown.empty()) {
+    const auto id = vocabulary.Find(unknown);
+    if (!id) {
+      return InvalidArgument(
+          fmt::format("model.unk_token: token '{}' is not in model.vocab", unknown));
+    }
+    options.unknown = *id;
+  }
   ASSIGN_OR_RETURN(MergeTable merges, ReadMerges(model, vocabulary));
-  Bpe bpe(std::move(vocabulary), std::move(merges), ignore_merges);
+  Bpe bpe(std::move(vocabulary), std::move(merges), options);
   // With a token for every byte nothing is ever unknown.
-  if (!unknown.empty() && !bpe.HasAllBytes()) {
+  if (!options.byte_fallback && !unknown.empty() && !bpe.HasAllBytes()) {
     return Unsupported("model.unk_token", fmt::format("'{}'", unknown),
                        "null, or a vocabulary with all 256 bytes");
   }
@@ -379,12 +473,24 @@ Status ReadAddedTokens(const object& root, TokenizerDefinition* definition) {
 }
 
 Result<TokenizerDefinition> ReadDefinition(const object& root) {
-  ASSIGN_OR_RETURN(const bool normalize_nfc, ReadNormalizer(root));
-  ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, ReadPreTokenizer(root));
+  bool text_vocabulary = false;
+  object model;
+  if (const auto found = Find(root, "model"); found && found->get(model) == simdjson::SUCCESS) {
+    ASSIGN_OR_RETURN(text_vocabulary, GetMemberOr(model, "model", "byte_fallback", false));
+  }
+  ASSIGN_OR_RETURN(Normalizer normalizer, ReadNormalizer(root));
+  ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, ReadPreTokenizer(root, text_vocabulary));
   RETURN_IF_ERROR(CheckPostProcessor(root));
-  RETURN_IF_ERROR(CheckDecoder(root));
-  ASSIGN_OR_RETURN(Bpe bpe, ReadModel(root));
-  TokenizerDefinition definition{std::move(bpe), {}, normalize_nfc, std::move(pre_tokenizer)};
+  ASSIGN_OR_RETURN(DecoderRules decoder, ReadDecoder(root, text_vocabulary));
+  std::optional<Vocabulary::TextSpelling> spelling;
+  if (text_vocabulary) spelling = std::move(decoder.spelling);
+  ASSIGN_OR_RETURN(model, GetMember<object>(root, "file", "model"));
+  ASSIGN_OR_RETURN(Bpe bpe, ReadModel(model, std::move(spelling)));
+  TokenizerDefinition definition{std::move(bpe),
+                                 {},
+                                 std::move(normalizer),
+                                 std::move(pre_tokenizer),
+                                 decoder.leading_spaces_dropped};
   RETURN_IF_ERROR(ReadAddedTokens(root, &definition));
   return definition;
 }

@@ -1,4 +1,5 @@
-// Reads a Hugging Face tokenizer.json of the byte-level BPE family.
+// Reads a Hugging Face tokenizer.json of a BPE family: byte-level, or text with byte fallback as
+// converted from SentencePiece.
 //
 // What the reader knows is honoured, everything else that could change ids is refused with a line
 // that names the file and the thing. Only truncation and padding are left unread: the caller
@@ -12,6 +13,7 @@
 #include "common/status.h"
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/bpe.h"
+#include "model/tokenizer/normalizer.h"
 #include "model/tokenizer/pre_tokenizer.h"
 
 namespace expertflow {
@@ -19,8 +21,9 @@ namespace expertflow {
 struct TokenizerDefinition {
   Bpe bpe;                               // its vocabulary includes the added tokens
   std::vector<AddedToken> added_tokens;  // in the file's order
-  bool normalize_nfc = false;
+  Normalizer normalizer;
   PreTokenizer pre_tokenizer;
+  int32_t leading_spaces_dropped = 0;  // at most, of decoded text
 };
 
 // Errors begin with `name`, the file that the user knows.

@@ -40,11 +40,31 @@ Status Vocabulary::Add(std::string_view content, int64_t id) {
   token.content_bytes = static_cast<uint32_t>(content.size());
   contents_.append(content);
   token.spelled_begin = static_cast<uint32_t>(spelled_.size());
-  AppendSpelledBytes(content, &spelled_);
+  if (text_spelling_) {
+    AppendText(content);
+  } else {
+    AppendSpelledBytes(content, &spelled_);
+  }
   token.spelled_bytes = static_cast<uint32_t>(spelled_.size()) - token.spelled_begin;
   slot = {hash, token_id, token.content_begin, token.content_bytes};
   ++count_;
   return OkStatus();
+}
+
+void Vocabulary::AppendText(std::string_view content) {
+  if (const auto byte = ByteOfToken(content)) {
+    spelled_.push_back(static_cast<char>(*byte));
+    return;
+  }
+  const std::string& from = text_spelling_->from;
+  size_t at = 0;
+  while (!from.empty()) {
+    const size_t found = content.find(from, at);
+    if (found == std::string_view::npos) break;
+    spelled_.append(content.substr(at, found - at)).append(text_spelling_->to);
+    at = found + from.size();
+  }
+  spelled_.append(content.substr(at));
 }
 
 std::optional<int32_t> Vocabulary::Find(std::string_view content) const {

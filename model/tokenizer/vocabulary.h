@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/status.h"
@@ -18,6 +19,15 @@ namespace expertflow {
 class Vocabulary {
  public:
   static constexpr int64_t kTokenIdMax = 1 << 24;
+
+  // How content spells bytes: in the byte alphabet, or as text in which one string stands for
+  // another ("\u2581" for a space) and "<0x41>" for a byte.
+  struct TextSpelling {
+    std::string from;  // empty: nothing is replaced
+    std::string to;
+  };
+  // REQUIRES: nothing was added
+  void SpellAsText(TextSpelling spelling) { text_spelling_ = std::move(spelling); }
 
   void Reserve(size_t tokens);
 
@@ -55,6 +65,9 @@ class Vocabulary {
   size_t SlotFor(std::string_view content, uint32_t hash) const;
   void ResizeIndex(size_t slots);
 
+  void AppendText(std::string_view content);
+
+  std::optional<TextSpelling> text_spelling_;
   std::string contents_;
   std::string spelled_;
   std::vector<Token> tokens_;  // by id

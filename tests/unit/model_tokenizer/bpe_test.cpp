@@ -56,7 +56,7 @@ TEST(BpeTest, RandomMergesGiveWhatTheDefinitionGives) {
       table.Append(left, right, id);
       merges[{left, right}] = {rank++, id};
     }
-    const Bpe bpe(std::move(vocabulary), std::move(table), false);
+    const Bpe bpe(std::move(vocabulary), std::move(table), {});
     BpeScratch scratch;
     for (int text = 0; text < 50; ++text) {
       std::string piece;

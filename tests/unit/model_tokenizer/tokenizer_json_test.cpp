@@ -49,7 +49,8 @@ TEST(TokenizerJsonTest, OtherKindsAreRefusedByName) {
   EXPECT_THAT(ErrorWith("/model/type", "Unigram"), HasSubstr("model.type 'Unigram'"));
   EXPECT_THAT(ErrorWith("/model/type", "WordPiece"), HasSubstr("model.type 'WordPiece'"));
   EXPECT_THAT(ErrorWith("/model/dropout", 0.1), HasSubstr("model.dropout"));
-  EXPECT_THAT(ErrorWith("/model/byte_fallback", true), HasSubstr("model.byte_fallback true"));
+  EXPECT_THAT(ErrorWith("/model/byte_fallback", true),
+              HasSubstr("pre_tokenizer 'ByteLevel' is not supported, only Split and Metaspace"));
   EXPECT_THAT(ErrorWith("/model/continuing_subword_prefix", "##"),
               HasSubstr("model.continuing_subword_prefix '##'"));
   EXPECT_THAT(ErrorWith("/model/end_of_word_suffix", "</w>"),

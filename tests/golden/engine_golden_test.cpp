@@ -133,8 +133,7 @@ bool HasAmx() {
 // Its sums are others, so the comparison with the reference is made again.
 TEST(EngineGoldenTest, FIELD_1_OnAmx) {
   if (!HasAmx()) GTEST_SKIP() << "this machine has no AMX";
-  ExpectParity(kSmall, 0, {.kernels = "amx"});
-  ExpectParity(kGrouped, 0, {.kernels = "amx"});
+  for (const char* family : kFamilies) ExpectParity(Checkpoint(family), 0, {.kernels = "amx"});
   ExpectParity(kBundled, 3, {.kernels = "amx"});
 }
 
@@ -173,7 +172,7 @@ RunResult RunPrompts(const GoldenModel& model, const std::vector<ReferencePrompt
 class SameBitsTest : public ::testing::TestWithParam<std::string> {};
 
 // FIELD rows 4, 10, 11, 12, 16: residency, prefetch, chunking, batching, threads change nothing.
-void ExpectSameBitsHoweverItIsRun(const char* folder, const std::string& kernels) {
+void ExpectSameBitsHoweverItIsRun(const std::string& folder, const std::string& kernels) {
   const GoldenModel model(folder);
   auto prompts = LoadReference(folder);
   for (auto& prompt : prompts) prompt.greedy.resize(16);

@@ -59,7 +59,7 @@ Result<Session> Session::Create(SequenceId sequence, const SubmitRequest& reques
   Session session(sequence, request, tokenizer);
   session.submitted_ns_ = now_ns;
   if (request.is_text) {
-    ASSIGN_OR_RETURN(session.tokens_, tokenizer.Encode(request.text));
+    ASSIGN_OR_RETURN(session.tokens_, tokenizer.EncodePrompt(request.text));
   } else {
     session.tokens_ = request.tokens;
   }

@@ -92,7 +92,7 @@ void InspectTokenizer(Inspection* found) {
     return;
   }
   found->tokenizer_vocab = (*tokenizer)->vocab_size();
-  found->tokenizer = fmt::format("byte-level BPE, {} ids", found->tokenizer_vocab);
+  found->tokenizer = fmt::format("BPE, {} ids", found->tokenizer_vocab);
 }
 
 Result<Inspection> Inspect(const Options& options) {

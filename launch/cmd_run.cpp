@@ -56,7 +56,7 @@ Status CheckPrompts(const Options& options, const RunPlan& plan) {
                                        file, tokenizer->vocab_size() - 1, shape.vocab));
   }
   for (size_t i = 0; i < plan.prompts.size(); ++i) {
-    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer->Encode(plan.prompts[i]));
+    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer->EncodePrompt(plan.prompts[i]));
     if (ids.size() >= static_cast<size_t>(shape.context)) {
       return InvalidArgument(
           fmt::format("prompt {}: {} tokens, but the model's context is {}; shorten it", i + 1,

@@ -37,6 +37,8 @@ struct Tokenizer::Parts {
   Bpe bpe;
   std::vector<int32_t> special_ids;  // sorted
   int32_t leading_spaces_dropped;
+  std::vector<int32_t> prompt_prefix;
+  std::vector<int32_t> prompt_suffix;
 };
 
 Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -75,7 +77,9 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json,
                                              std::move(definition.pre_tokenizer),
                                              std::move(definition.bpe),
                                              std::move(special_ids),
-                                             definition.leading_spaces_dropped});
+                                             definition.leading_spaces_dropped,
+                                             std::move(definition.prompt_prefix),
+                                             std::move(definition.prompt_suffix)});
   parts->verbatim_tokens.Build(std::move(verbatim));
   parts->normalized_tokens.Build(std::move(normalized));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(parts)));
@@ -106,6 +110,13 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text) const {
     const Status encoded = parts_->EncodeSegment(segment.text, at_start, &working, &ids);
     if (!encoded.ok()) return encoded.WithContext(parts_->name);
   }
+  return ids;
+}
+
+Result<std::vector<int32_t>> Tokenizer::EncodePrompt(std::string_view text) const {
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids, Encode(text));
+  ids.insert(ids.begin(), parts_->prompt_prefix.begin(), parts_->prompt_prefix.end());
+  ids.insert(ids.end(), parts_->prompt_suffix.begin(), parts_->prompt_suffix.end());
   return ids;
 }
 

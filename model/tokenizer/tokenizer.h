@@ -37,6 +37,9 @@ class Tokenizer {
   // than kTextBytesMax, has a byte that no token stands for, or makes a regex give up.
   Result<std::vector<int32_t>> Encode(std::string_view text) const;
 
+  // The same with what the file's post-processor puts around a text that stands alone ("<s>").
+  Result<std::vector<int32_t>> EncodePrompt(std::string_view text) const;
+
   // Well-formed UTF-8; bytes that form no character become U+FFFD. Unknown ids give nothing.
   std::string Decode(std::span<const int32_t> ids, bool skip_special) const;
 

@@ -241,13 +241,59 @@ Result<PreTokenizer> ReadPreTokenizer(const object& root, bool text_vocabulary) 
   return pre_tokenizer;
 }
 
-Status CheckPostProcessor(const object& root) {
+// Appends the ids of the template's special token `name`.
+Status AppendTemplateToken(const Component& part, std::string_view name,
+                           std::vector<int32_t>* ids) {
+  ASSIGN_OR_RETURN(const object known,
+                   GetMember<object>(part.members, part.where, "special_tokens"));
+  const std::string where = part.where + ".special_tokens";
+  ASSIGN_OR_RETURN(const object token, GetMember<object>(known, where, name));
+  ASSIGN_OR_RETURN(const array list,
+                   GetMember<array>(token, fmt::format("{}.{}", where, name), "ids"));
+  for (const element& value : list) {
+    ASSIGN_OR_RETURN(const int64_t id, Get<int64_t>(value, where));
+    if (id < 0 || id > Vocabulary::kTokenIdMax) {
+      return InvalidArgument(fmt::format("{}.{}: id {}, allowed are 0 to {}", where, name, id,
+                                         Vocabulary::kTokenIdMax));
+    }
+    ids->push_back(static_cast<int32_t>(id));
+  }
+  return OkStatus();
+}
+
+// "single": special tokens before and after the one Sequence.
+Status ReadTemplate(const Component& part, TokenizerDefinition* definition) {
+  ASSIGN_OR_RETURN(const array pieces, GetMember<array>(part.members, part.where, "single"));
+  bool after = false;
+  for (const element& value : pieces) {
+    ASSIGN_OR_RETURN(const object piece, Get<object>(value, part.where + ".single"));
+    if (Find(piece, "Sequence")) {
+      if (after) return Unsupported(part.where, "with two sequences in 'single'", "one");
+      after = true;
+      continue;
+    }
+    ASSIGN_OR_RETURN(const object token,
+                     GetMember<object>(piece, part.where + ".single", "SpecialToken"));
+    ASSIGN_OR_RETURN(const auto name,
+                     GetMember<std::string_view>(token, part.where + ".single", "id"));
+    RETURN_IF_ERROR(AppendTemplateToken(
+        part, name, after ? &definition->prompt_suffix : &definition->prompt_prefix));
+  }
+  return OkStatus();
+}
+
+Status ReadPostProcessor(const object& root, TokenizerDefinition* definition) {
   ASSIGN_OR_RETURN(const auto parts, GetComponents(root, "post_processor", "processors"));
+  bool has_template = false;
   for (const Component& part : parts) {
-    if (part.type != "ByteLevel" && part.type != "TemplateProcessing") {
+    if (part.type == "ByteLevel") continue;
+    if (part.type != "TemplateProcessing") {
       return Unsupported(part.where, fmt::format("'{}'", part.type),
                          "ByteLevel and TemplateProcessing");
     }
+    if (has_template) return Unsupported(part.where, "after another template", "one template");
+    has_template = true;
+    RETURN_IF_ERROR(ReadTemplate(part, definition));
   }
   return OkStatus();
 }
@@ -480,7 +526,6 @@ Result<TokenizerDefinition> ReadDefinition(const object& root) {
   }
   ASSIGN_OR_RETURN(Normalizer normalizer, ReadNormalizer(root));
   ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, ReadPreTokenizer(root, text_vocabulary));
-  RETURN_IF_ERROR(CheckPostProcessor(root));
   ASSIGN_OR_RETURN(DecoderRules decoder, ReadDecoder(root, text_vocabulary));
   std::optional<Vocabulary::TextSpelling> spelling;
   if (text_vocabulary) spelling = std::move(decoder.spelling);
@@ -490,7 +535,10 @@ Result<TokenizerDefinition> ReadDefinition(const object& root) {
                                  {},
                                  std::move(normalizer),
                                  std::move(pre_tokenizer),
-                                 decoder.leading_spaces_dropped};
+                                 decoder.leading_spaces_dropped,
+                                 {},
+                                 {}};
+  RETURN_IF_ERROR(ReadPostProcessor(root, &definition));
   RETURN_IF_ERROR(ReadAddedTokens(root, &definition));
   return definition;
 }

@@ -24,6 +24,9 @@ struct TokenizerDefinition {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   int32_t leading_spaces_dropped = 0;  // at most, of decoded text
+  // What the post-processor puts around a text that stands alone.
+  std::vector<int32_t> prompt_prefix;
+  std::vector<int32_t> prompt_suffix;
 };
 
 // Errors begin with `name`, the file that the user knows.

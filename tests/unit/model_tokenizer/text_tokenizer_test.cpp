@@ -121,6 +121,32 @@ TEST(TextTokenizer, WholePiecesWithIgnoreMerges) {
   EXPECT_THAT(Ids(*MustParse(file), "b"), ElementsAre(259, 261));
 }
 
+TEST(TextTokenizer, PromptsGetWhatTheTemplateSays) {
+  json file = TextTokenizer();
+  EXPECT_THAT(*MustParse(file)->EncodePrompt("ab"), ElementsAre(264));
+  const auto special = [](const char* id) { return json{{"SpecialToken", {{"id", id}}}}; };
+  const json text = {{"Sequence", {{"id", "A"}}}};
+  file["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {special("<s>"), text, special("end")}},
+      {"special_tokens",
+       {{"<s>", {{"id", "<s>"}, {"ids", {1}}}}, {"end", {{"id", "end"}, {"ids", {2, 0}}}}}}};
+  const auto tokenizer = MustParse(file);
+  EXPECT_THAT(*tokenizer->EncodePrompt("ab"), ElementsAre(1, 264, 2, 0));
+  EXPECT_THAT(*tokenizer->EncodePrompt(""), ElementsAre(1, 2, 0));
+  EXPECT_THAT(Ids(*tokenizer, "ab"), ElementsAre(264));
+
+  const auto error = [&](const json& single) {
+    json changed = file;
+    changed["post_processor"]["single"] = single;
+    const auto parsed = Tokenizer::Parse(changed.dump(), "t.json");
+    return parsed.ok() ? std::string() : parsed.status().message();
+  };
+  EXPECT_THAT(error({special("none"), text}), HasSubstr("special_tokens.none is missing"));
+  EXPECT_THAT(error({text, text}), HasSubstr("two sequences"));
+  EXPECT_THAT(error({3}), HasSubstr("single must be an object"));
+}
+
 TEST(TextTokenizer, RefusesByName) {
   const auto error = [](const std::string& pointer, const json& value) {
     json file = TextTokenizer();

@@ -49,7 +49,8 @@ std::string Name(ExpertKey key) {
 
 }  // namespace
 
-ExpertCache::ExpertCache(ExpertCacheOptions options) : options_(std::move(options)) {
+ExpertCache::ExpertCache(ExpertCacheOptions options)
+    : options_(std::move(options)), shadow_(options_.block_bytes.size(), options_.slots) {
   CHECK(options_.slots >= 0);
   size_t total = 0;
   int32_t widest = 0;
@@ -103,6 +104,13 @@ void ExpertCache::UpdateLayerDistances() {
 
 ExpertCache::Rank ExpertCache::RankOf(const Record& record, LayerId layer,
                                       uint32_t prediction_ppm) const {
+  if (stats_.ranks_by_recency && prediction_ppm == 0) {
+    return {true, static_cast<uint32_t>(std::min<uint64_t>(event_ - record.last_use, UINT32_MAX))};
+  }
+  if (!forecast_.empty() && prediction_ppm == 0) {
+    const uint32_t distance = forecast_[static_cast<size_t>(&record - records_.data())];
+    return {distance > kDistanceUnit, distance};
+  }
   const uint32_t step = layer_steps_[layer.index()];
   const bool recent = record.last_use > 0 && step - record.updated <= 1;
   const bool high = prediction_ppm >= options_.high_probability_ppm ||
@@ -226,6 +234,12 @@ std::span<const SlotRef> ExpertCache::WrongPrefetches(LayerId layer,
   return wrong_;
 }
 
+void ExpertCache::UseForecast(std::span<const uint32_t> distance) {
+  CHECK(distance.empty() || distance.size() == records_.size());
+  forecast_ = distance;
+  candidates_valid_ = false;
+}
+
 std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
                                                         std::span<const LayerDemand> demands) {
   CHECK(!event_open_);
@@ -314,11 +328,35 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   place(0, false);
   place(0, true);
 
+  if (decodes) CompareWithLru(demands, layer_base_[layer.index()]);
   for (const DemandDecision& d : decisions_) {
     digest_.Fold(static_cast<uint64_t>(d.key.expert.value) << 40 |
                  static_cast<uint64_t>(d.outcome) << 32 | static_cast<uint32_t>(d.slot.slot.value));
   }
   return decisions_;
+}
+
+// Behind LRU by more than half a percent, and by more than starting or changing over may cost: rank
+// as LRU does, until the lead has melted to a quarter of a percent.
+void ExpertCache::CompareWithLru(std::span<const LayerDemand> demands, size_t base) {
+  shadow_uses_.clear();
+  for (size_t i = 0; i < demands.size(); ++i) {
+    if (demands[i].decode_rows == 0) continue;
+    shadow_uses_.push_back(base + demands[i].expert.index());
+    const DemandOutcome outcome = decisions_[i].outcome;
+    const bool missed = outcome == DemandOutcome::kLoad || outcome == DemandOutcome::kBypass;
+    stats_.decode_misses += missed ? 1 : 0;
+  }
+  stats_.lru_misses += static_cast<uint64_t>(shadow_.OnEvent(shadow_uses_));
+  const uint64_t lru = stats_.lru_misses;
+  if (stats_.ranks_by_recency) {
+    stats_.ranks_by_recency = stats_.decode_misses > lru + lru / 400;
+  } else if (stats_.decode_misses >
+             lru + lru / 200 + static_cast<uint64_t>(options_.slots) / 2 + 16) {
+    stats_.ranks_by_recency = true;
+    ++stats_.lru_switches;
+    digest_.Fold(uint64_t{8} << 56 | event_);
+  }
 }
 
 void ExpertCache::CountStep(LayerId layer, uint64_t demand) {
@@ -451,6 +489,7 @@ Status ExpertCache::CheckInvariants() const {
       }
     }
   }
+  if (!shadow_.IsConsistent()) return Internal("the shadow of LRU is out of order");
   if (stats_.bytes_wasted > stats_.bytes_prefetch) return Internal("more wasted than prefetched");
   return OkStatus();
 }

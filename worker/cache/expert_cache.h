@@ -14,7 +14,11 @@
 // used then (a prediction if there is one, else F) and F its use rate per step, a mix of decayed
 // rates (PREDICTION 1). A miss is admitted only over a victim that is expected later than itself.
 //
-// Single-threaded: the driver serialises all calls.
+// It never does much worse than plain LRU: a shadow of LRU counts what that would have missed, and
+// while the cache itself has missed more, victims are the least recently used.
+//
+// With a forecast (UseForecast()) that distance comes from outside, and what is expected within one
+// step is the high level. Single-threaded: the driver serialises all calls.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +28,7 @@
 #include "common/digest.h"
 #include "common/ids.h"
 #include "common/status.h"
+#include "worker/cache/shadow_lru.h"
 
 namespace expertflow {
 
@@ -93,6 +98,11 @@ struct ExpertCacheStats {
   uint64_t bytes_prefetch_used = 0;  // blocks whose first use was a (late) hit
   // Distinct experts that decode rows used in the latest full pass over the layers.
   uint64_t demand_per_step = 0;
+  // What plain LRU would have missed of the uses by decode rows, and how many this cache missed.
+  uint64_t lru_misses = 0;
+  uint64_t decode_misses = 0;
+  uint64_t lru_switches = 0;
+  bool ranks_by_recency = false;  // LRU does better at present
   // Fewer slots than one token needs, or than the latest pass used: the working set does not fit,
   // a stable part of it is kept (FIELD 22).
   bool thrashing = false;
@@ -106,6 +116,12 @@ class ExpertCache {
   // Loads under way for `layer` that nobody in `demands` needs: cancel these before BeginLayer().
   // Valid until the next call of this function. Empty when no decode row is in the event.
   std::span<const SlotRef> WrongPrefetches(LayerId layer, std::span<const LayerDemand> demands);
+
+  // The expected distance to its next use of every expert, in 1/1024 steps, as of the coming event:
+  // ranks victims in place of the cache's own estimate. Experts are numbered through, as in
+  // block_bytes. Read until the next call; empty: back to the own estimate.
+  // REQUIRES: one number an expert, or none
+  void UseForecast(std::span<const uint32_t> distance);
 
   // Decides for each demanded expert and pins what has a slot until EndLayer(). The result is in
   // the order of `demands` and valid until the next BeginLayer(). Experts that only prefill rows
@@ -186,6 +202,7 @@ class ExpertCache {
                 ExpertKey* victim);
   void Release(Slot& slot);
   void CountStep(LayerId layer, uint64_t demand);
+  void CompareWithLru(std::span<const LayerDemand> demands, size_t base);
   Slot& Get(SlotRef ref);
 
   ExpertCacheOptions options_;
@@ -195,6 +212,7 @@ class ExpertCache {
   std::vector<uint32_t> layer_distance_;  // from layer_ until it comes again, in 1/1024 steps
   int32_t moe_layers_ = 0;
   std::vector<Record> records_;
+  std::span<const uint32_t> forecast_;  // by record; empty: none
   std::vector<Slot> slots_;
   int32_t slots_used_ = 0;
   int32_t slots_ready_ = 0;
@@ -210,6 +228,8 @@ class ExpertCache {
   std::vector<Rank> miss_rank_;
   std::vector<Candidate> candidates_;  // a heap, worst first
   bool candidates_valid_ = false;
+  ShadowLru shadow_;
+  std::vector<size_t> shadow_uses_;  // of the event
 
   ExpertCacheStats stats_;
   Digest digest_;

@@ -1,0 +1,144 @@
+#include "predictor/next_use_file.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "common/mapped_file.h"
+
+namespace expertflow {
+namespace {
+
+constexpr uint64_t kMagic = 0x314553555458454e;  // "NEXTUSE1"
+constexpr uint32_t kVersion = 1;
+constexpr size_t kBytesMax = size_t{1} << 30;
+constexpr uint32_t kSequencesMax = 1u << 20;
+
+struct Header {
+  uint64_t magic = kMagic;
+  uint32_t version = kVersion;
+  uint32_t layers = 0;
+  std::array<uint8_t, 16> identity = {};
+  int32_t rank = 0;
+  int32_t gain_rank = 0;
+  uint32_t sequences = 0;
+  // What the numbers mean; another set of half-lives or horizons is another version.
+  uint8_t features = kForecastFeatures;
+  uint8_t own_rates = kForecastOwnRates;
+  uint8_t horizons = kForecastHorizons;
+  uint8_t zero = 0;
+  uint64_t rows = 0;
+  uint64_t hash = 0;  // XXH3-64 of what follows
+};
+static_assert(sizeof(Header) == 64);
+
+template <typename T>
+void Append(const std::vector<T>& values, std::string* out) {
+  out->append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+// Takes `count` values off the front; false when they are not there.
+template <typename T>
+bool Take(std::string_view* bytes, uint64_t count, std::vector<T>* values) {
+  if (count > bytes->size() / sizeof(T)) return false;
+  values->resize(count);
+  if (count > 0) std::memcpy(values->data(), bytes->data(), count * sizeof(T));
+  bytes->remove_prefix(count * sizeof(T));
+  return true;
+}
+
+std::string Hex(const std::array<uint8_t, 16>& bytes) {
+  std::string text;
+  for (const uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+}  // namespace
+
+std::string EncodeNextUse(const NextUseFile& file) {
+  std::string body;
+  Append(file.model.experts, &body);
+  Append(file.trained_on, &body);
+  Append(file.model.bias, &body);
+  Append(file.model.state_in, &body);
+  Append(file.model.state_out, &body);
+  Append(file.model.own, &body);
+  Append(file.model.gain_in, &body);
+  Append(file.model.gain_out, &body);
+  Header header;
+  header.layers = static_cast<uint32_t>(file.model.experts.size());
+  header.identity = file.identity;
+  header.rank = file.model.rank;
+  header.gain_rank = file.model.gain_rank;
+  header.sequences = static_cast<uint32_t>(file.trained_on.size());
+  header.rows = file.trained_rows;
+  header.hash = XXH3_64bits(body.data(), body.size());
+  std::string out(reinterpret_cast<const char*>(&header), sizeof(header));
+  return out + body;
+}
+
+Result<NextUseFile> DecodeNextUse(std::string_view bytes, const std::string& name) {
+  Header header;
+  if (bytes.size() < sizeof(header)) return InvalidArgument(name + ": too short for a forecaster");
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  bytes.remove_prefix(sizeof(header));
+  if (header.magic != kMagic) return InvalidArgument(name + ": not a forecaster (.efn)");
+  if (header.version != kVersion || header.features != kForecastFeatures ||
+      header.own_rates != kForecastOwnRates || header.horizons != kForecastHorizons) {
+    return InvalidArgument(fmt::format("{}: version {}; this program reads version {}. Train anew",
+                                       name, header.version, kVersion));
+  }
+  if (header.hash != XXH3_64bits(bytes.data(), bytes.size())) {
+    return InvalidArgument(name + ": damaged");
+  }
+  NextUseFile file;
+  file.identity = header.identity;
+  file.trained_rows = header.rows;
+  NextUseModel& model = file.model;
+  model.rank = header.rank;
+  model.gain_rank = header.gain_rank;
+  const auto wrong = [&] { return InvalidArgument(name + ": impossible sizes"); };
+  if (header.layers > 1024 || header.sequences > kSequencesMax || header.rank < 1 ||
+      header.gain_rank < 1 || !Take(&bytes, header.layers, &model.experts) ||
+      !Take(&bytes, header.sequences, &file.trained_on)) {
+    return wrong();
+  }
+  uint64_t n = 0;
+  for (const int32_t count : model.experts) {
+    if (count < 1 || count > 65536) return wrong();
+    n += static_cast<uint64_t>(count);
+  }
+  const auto rank = static_cast<uint64_t>(header.rank);
+  const auto gain_rank = static_cast<uint64_t>(header.gain_rank);
+  const uint64_t targets = n * (1 + kForecastHorizons);
+  if (n > 65536 || rank > 4096 || gain_rank > 4096 || !Take(&bytes, targets, &model.bias) ||
+      !Take(&bytes, kForecastFeatures * n * rank, &model.state_in) ||
+      !Take(&bytes, rank * targets, &model.state_out) ||
+      !Take(&bytes, (kForecastOwnRates + 1) * targets, &model.own) ||
+      !Take(&bytes, n * gain_rank, &model.gain_in) ||
+      !Take(&bytes, header.layers * gain_rank * targets, &model.gain_out) || !bytes.empty()) {
+    return wrong();
+  }
+  RETURN_IF_ERROR(CheckNextUseModel(model).WithContext(name));
+  return file;
+}
+
+Result<NextUseFile> ReadNextUse(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadFileToString(path, kBytesMax));
+  return DecodeNextUse(bytes, path);
+}
+
+Status CheckFittedTo(const NextUseFile& file, const std::array<uint8_t, 16>& identity,
+                     std::span<const int32_t> experts, const std::string& name) {
+  const bool same_shape = std::equal(experts.begin(), experts.end(), file.model.experts.begin(),
+                                     file.model.experts.end());
+  if (file.identity == identity && same_shape) return OkStatus();
+  return InvalidArgument(fmt::format("{}: fitted to model {}, but this is {}; train one for it",
+                                     name, Hex(file.identity), Hex(identity)));
+}
+
+}  // namespace expertflow

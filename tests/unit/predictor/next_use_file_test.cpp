@@ -1,0 +1,79 @@
+// The forecaster's file: what goes in comes out, damage and other models are refused by name.
+#include "predictor/next_use_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+namespace expertflow {
+namespace {
+
+using testing::HasSubstr;
+
+NextUseFile SmallFile() {
+  NextUseFile file;
+  file.identity[0] = 9;
+  file.trained_on = {3, 5};
+  file.trained_rows = 77;
+  NextUseModel& model = file.model;
+  model.experts = {2, 3};
+  model.rank = 2;
+  model.gain_rank = 1;
+  std::mt19937 random(1);
+  const auto fill = [&](std::vector<float>* values, size_t count) {
+    for (size_t i = 0; i < count; ++i) values->push_back(static_cast<float>(random() % 100) / 100);
+  };
+  const size_t targets = model.targets();
+  fill(&model.bias, targets);
+  fill(&model.state_in, kForecastFeatures * 5 * 2);
+  fill(&model.state_out, 2 * targets);
+  fill(&model.own, (kForecastOwnRates + 1) * targets);
+  fill(&model.gain_in, 5);
+  fill(&model.gain_out, 2 * targets);
+  return file;
+}
+
+TEST(NextUseFileTest, GivesBackWhatWasWritten) {
+  const NextUseFile file = SmallFile();
+  const auto read = DecodeNextUse(EncodeNextUse(file), "small.efn");
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(read->identity, file.identity);
+  EXPECT_EQ(read->trained_on, file.trained_on);
+  EXPECT_EQ(read->trained_rows, 77u);
+  EXPECT_EQ(read->model.state_out, file.model.state_out);
+  EXPECT_EQ(read->model.gain_out, file.model.gain_out);
+}
+
+TEST(NextUseFileTest, AnyChangedOrMissingByteIsRefused) {
+  const std::string bytes = EncodeNextUse(SmallFile());
+  size_t accepted = 0;
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    EXPECT_FALSE(DecodeNextUse(bytes.substr(0, at), "cut.efn").ok()) << at;
+    std::string changed = bytes;
+    changed[at] = static_cast<char>(changed[at] ^ 0x10);
+    const auto read = DecodeNextUse(changed, "changed.efn");
+    if (read.ok()) {
+      ++accepted;  // the identity, the number of tokens, a zero
+    } else {
+      EXPECT_THAT(read.status().message(), HasSubstr("changed.efn"));
+    }
+  }
+  EXPECT_LE(accepted, 16u + 8u + 1u);
+}
+
+TEST(NextUseFileTest, AnotherModelIsRefused) {
+  NextUseFile file = SmallFile();
+  EXPECT_TRUE(CheckFittedTo(file, file.identity, file.model.experts, "a.efn").ok());
+  const std::vector<int32_t> wider = {2, 4};
+  EXPECT_THAT(CheckFittedTo(file, file.identity, wider, "a.efn").message(), HasSubstr("a.efn"));
+  auto other = file.identity;
+  other[15] = 1;
+  EXPECT_THAT(CheckFittedTo(file, other, file.model.experts, "a.efn").message(),
+              HasSubstr("fitted to model 09"));
+}
+
+}  // namespace
+}  // namespace expertflow

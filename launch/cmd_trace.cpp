@@ -2,6 +2,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "common/units.h"
 #include "launch/commands.h"
 #include "launch/perfetto.h"
+#include "launch/trace/trace_tools.h"
 #include "worker/timeline.h"
 
 namespace expertflow {
@@ -61,9 +63,14 @@ nlohmann::json Json(const Timeline& timeline, const SpanSums& sums) {
 }  // namespace
 
 int TraceCommand(const Options& options) {
+  const std::vector<std::string>& words = options.TextList("timeline");
+  if (IsTraceAction(words[0])) {
+    const Status status = RunTraceAction(options, words[0], std::span(words).subspan(1));
+    return status.ok() ? kExitOk : Fail(options, status);
+  }
   std::vector<Timeline> timelines;
   nlohmann::json json = {{"format", "expertflow-trace"}, {"version", 1}};
-  for (const std::string& path : options.TextList("timeline")) {
+  for (const std::string& path : words) {
     auto timeline = ReadTimeline(path);
     if (!timeline.ok()) return Fail(options, timeline.status());
     const SpanSums sums = Sum(*timeline);

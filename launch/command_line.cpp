@@ -105,6 +105,9 @@ void Bind(CLI::App* app, Binding* binding) {
   }
   binding->option = app->add_option(names, binding->texts)->expected(1)->allow_extra_args(false);
   if (spec.type == OptionType::kTextList) {
+    if (spec.traits.positional) {
+      binding->option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args(true);
+    }
     binding->option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   } else {
     binding->option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

@@ -30,6 +30,8 @@ int Dispatch(const Options& options) {
     case Command::kTokenize: return TokenizeCommand(options);
     case Command::kStatus: return StatusCommand(options);
     case Command::kTrace: return TraceCommand(options);
+    case Command::kTrain: return TrainCommand(options);
+    case Command::kReplay: return ReplayCommand(options);
     case Command::kBench: return BenchCommand(options);
     case Command::kClean: return CleanCommand(options);
     case Command::kCoordinator: return CoordinatorCommand(options);

@@ -22,6 +22,8 @@ int SynthCommand(const Options& options);
 int TokenizeCommand(const Options& options);
 int StatusCommand(const Options& options);
 int TraceCommand(const Options& options);
+int TrainCommand(const Options& options);
+int ReplayCommand(const Options& options);
 int BenchCommand(const Options& options);
 int CleanCommand(const Options& options);
 // The roles end the process themselves.

@@ -32,14 +32,16 @@ constexpr uint32_t kStore = Bit(Command::kStore);
 constexpr uint32_t kWorker = Bit(Command::kWorker);
 constexpr uint32_t kTrace = Bit(Command::kTrace);
 constexpr uint32_t kBench = Bit(Command::kBench);
+constexpr uint32_t kReplay = Bit(Command::kReplay);
+constexpr uint32_t kTrain = Bit(Command::kTrain);
 
 constexpr uint32_t kJobs = kRun | kCompare;  // commands that start a job of their own
 constexpr uint32_t kRoles = kCoordinator | kStore | kWorker;
 // The roles take each other's options, so that one list may be given to all, and so that the
 // coordinator knows what a replacement is started with.
 constexpr uint32_t kSetup = kJobs | kRoles;
-constexpr uint32_t kTools =
-    kJobs | kInspect | kPack | kSynth | kTokenize | kStatus | kClean | kBench | kTrace;
+constexpr uint32_t kTools = kJobs | kInspect | kPack | kSynth | kTokenize | kStatus | kClean |
+                            kBench | kTrace | kReplay | kTrain;
 
 constexpr CommandInfo kCommands[] = {
     {Command::kRun, "run", "generate text: starts a job on this host, and ends it",
@@ -58,8 +60,23 @@ constexpr CommandInfo kCommands[] = {
      "Reads {\"text\": ...} or {\"ids\": [...]} from standard input, writes the other."},
     {Command::kStatus, "status",
      "a running job: processes, caches, requested and effective options", ""},
-    {Command::kTrace, "trace", "look at the traces that run --trace recorded",
-     "Without --perfetto: how often each kind of span occurs and how long it takes."},
+    {Command::kTrace, "trace", "look at recorded traces, cut, merge, import and export them",
+     "trace FILE...           timelines of run --trace: how often each kind of span occurs and "
+     "how\n"
+     "                        long it takes; with --perfetto, as events for a viewer\n"
+     "trace inspect FILE...   what is in a routing trace (.eft)\n"
+     "trace cut FILE          some sequences of it: --sequences, --output\n"
+     "trace merge FILE...     several of one model as one: --output\n"
+     "trace import FILE       a .json (packed) or .jsonl routing of another program: --output\n"
+     "trace export FILE       as .csv or .jsonl: --output"},
+    {Command::kTrain, "train",
+     "fit the next-use forecaster of the expert cache to a recorded routing",
+     "Takes seconds to minutes. replay --forecaster shows what it is worth."},
+    {Command::kReplay, "replay", "replay a recorded routing against caches and policies",
+     "All arms see the same events in one run, one (step, layer) at a time. Policies: static, "
+     "lru,\n"
+     "lru-layer, lfu, lfru, decayed-lfu-<half-life in tokens>, two-level, ours, ours-no-forecast,\n"
+     "belady (the bound, with bypass). What each does is in docs/replay.md."},
     {Command::kBench, "bench", "measure this machine: a table, beside the machine's own limits",
      "NAME is one of\n"
      "  decode    batch 1 in place, against the read bandwidth of the same memory\n"
@@ -138,7 +155,7 @@ constexpr OptionSpec kOptions[] = {
      kTrace,
      "FILE",
      "",
-     "traces of one run, a file for each worker",
+     "timelines of one run, a file for each worker; or an action and its files",
      {.positional = true, .required = true, .command_line_only = true}},
     {"perfetto",
      Type::kText,
@@ -154,6 +171,91 @@ constexpr OptionSpec kOptions[] = {
      "",
      "folder to write; created if need be",
      {.short_name = 'o', .required = true, .command_line_only = true}},
+    {"output",
+     Type::kText,
+     kTrace,
+     "FILE",
+     "",
+     "file to write (cut, merge, import, export)",
+     {.short_name = 'o', .command_line_only = true}},
+    {"trace-file",
+     Type::kText,
+     kReplay | kTrain,
+     "TRACE",
+     "",
+     "routing trace: .eft, or what trace import takes",
+     {.positional = true, .required = true, .command_line_only = true}},
+    {"residency",
+     Type::kText,
+     kReplay,
+     "SHARE,...",
+     "15%,25%,40%",
+     "experts that have a slot, as shares of all",
+     {.command_line_only = true}},
+    {"batch",
+     Type::kText,
+     kReplay,
+     "N,...",
+     "1,4,8",
+     "sequences in lockstep",
+     {.command_line_only = true}},
+    {"policy",
+     Type::kText,
+     kReplay,
+     "NAME,...",
+     "static,lru,lru-layer,lfu,lfru,decayed-lfu-1,decayed-lfu-8,decayed-lfu-32,decayed-lfu-80,"
+     "two-level,ours-no-forecast,ours,belady",
+     "policies to replay",
+     {.command_line_only = true, .default_note = "all, decayed-lfu at 1, 8, 32 and 80"}},
+    {"sequences",
+     Type::kText,
+     kReplay | kTrace | kTrain,
+     "RANGE,...",
+     "",
+     "which sequences to take: begin:end or begin:end:step, from 0",
+     {.command_line_only = true, .default_note = "all"}},
+    {"output",
+     Type::kText,
+     kTrain,
+     "FILE",
+     "",
+     "forecaster to write (.efn)",
+     {.short_name = 'o', .required = true, .command_line_only = true}},
+    {"forecaster",
+     Type::kText,
+     kReplay,
+     "FILE",
+     "",
+     "forecaster for the policy ours; train one with expertflow train",
+     {.command_line_only = true, .default_note = "none: decayed frequency"}},
+    {"training-sequences",
+     Type::kText,
+     kReplay,
+     "RANGE,...",
+     "",
+     "sequences that static binding is chosen by",
+     {.command_line_only = true, .default_note = "every second one"}},
+    {"expert-bytes",
+     Type::kBytes,
+     kReplay | kTrace,
+     "SIZE",
+     "0",
+     "what one expert takes",
+     {.command_line_only = true, .default_note = "0: what the trace says"}},
+    {"bootstrap",
+     Type::kInteger,
+     kReplay,
+     "N",
+     "1000",
+     "rounds of resampling sequences for the interval; 0 is none",
+     {.min = 0, .max = 1e6, .command_line_only = true}},
+    {"plot",
+     Type::kText,
+     kReplay,
+     "FILE",
+     "",
+     "draw the miss rates as SVG",
+     {.command_line_only = true}},
     {"tokenizer",
      Type::kText,
      kJobs | kCoordinator | kTokenize | kSynth,

@@ -27,6 +27,8 @@ enum class Command : uint32_t {
   kWorker = 1U << 10,
   kTrace = 1U << 11,
   kBench = 1U << 12,
+  kReplay = 1U << 13,
+  kTrain = 1U << 14,
 };
 
 struct CommandInfo {

@@ -25,7 +25,7 @@ class JobFolderTest : public testing::Test {
                        [&](const JobFolder& folder) { return folder.path == path; });
   }
 
-  TemporaryFolder base_;
+  ScratchFolder base_;
 };
 
 // The note of a process that has ended: no pid has started so early.

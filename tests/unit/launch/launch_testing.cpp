@@ -9,16 +9,16 @@
 
 namespace expertflow {
 
-TemporaryFolder::TemporaryFolder() : path_(testing::TempDir() + "launch-XXXXXX") {
+ScratchFolder::ScratchFolder() : path_(testing::TempDir() + "launch-XXXXXX") {
   EXPECT_NE(::mkdtemp(path_.data()), nullptr);
 }
 
-TemporaryFolder::~TemporaryFolder() {
+ScratchFolder::~ScratchFolder() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
 }
 
-std::string TemporaryFolder::Write(const std::string& name, const std::string& content) const {
+std::string ScratchFolder::Write(const std::string& name, const std::string& content) const {
   const std::string file = path_ + "/" + name;
   std::ofstream(file, std::ios::binary) << content;
   return file;

@@ -54,7 +54,7 @@ TEST(OpenModelTest, ConfigAloneWillDoForTheShapes) {
   ASSERT_TRUE(model.ok()) << model.status().ToString();
   EXPECT_EQ(model->sizes.expert_count, 12 * 48);
 
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string config = folder.Write("config.json", model->config_json);
   const Result<ModelSource> alone = OpenModelOrConfig(config);
   ASSERT_TRUE(alone.ok()) << alone.status().ToString();

@@ -29,7 +29,7 @@ TEST(OptionsTest, DefaultsHoldWhenNobodySaysAnything) {
 }
 
 TEST(OptionsTest, CommandLineBeatsEnvironmentBeatsFileBeatsDefault) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string file = folder.Write("job.toml", "workers = 5\nthreads = 5\nmax-tokens = 5\n");
   const Variables variables = {
       {"EXPERTFLOW_CONFIG", file}, {"EXPERTFLOW_WORKERS", "6"}, {"EXPERTFLOW_THREADS", "6"}};
@@ -47,7 +47,7 @@ TEST(OptionsTest, CommandLineBeatsEnvironmentBeatsFileBeatsDefault) {
 }
 
 TEST(OptionsTest, ConfigOptionBeatsConfigVariable) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string by_option = folder.Write("a.toml", "workers = 2\n");
   const std::string by_variable = folder.Write("b.toml", "workers = 3\n");
   const Result<Options> options =
@@ -80,7 +80,7 @@ TEST(OptionsTest, ProvenanceIsShownForEveryOption) {
 }
 
 TEST(OptionsTest, ConfigFileTakesTomlTypes) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string file =
       folder.Write("job.toml",
                    "temperature = 0.5\nreport = true\nprefetch = false\nstop = [\"x\", \"y\"]\n"
@@ -95,13 +95,13 @@ TEST(OptionsTest, ConfigFileTakesTomlTypes) {
 }
 
 TEST(OptionsTest, ConfigFileMayServeOtherCommandsToo) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string file = folder.Write("job.toml", "max-tokens = 9\nlayers = 2\n");
   EXPECT_TRUE(LoadOptions(Command::kRun, {"--config", file}).ok());
 }
 
 TEST(OptionsTest, ConfigFileRefusesUnknownKeysByNameAndLine) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string file = folder.Write("job.toml", "workers = 2\nwrokers = 3\n");
   const Result<Options> options = LoadOptions(Command::kRun, {"--config", file});
   ASSERT_FALSE(options.ok());
@@ -111,7 +111,7 @@ TEST(OptionsTest, ConfigFileRefusesUnknownKeysByNameAndLine) {
 }
 
 TEST(OptionsTest, ConfigFileRefusesBadValuesByNameAndLine) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string file = folder.Write("job.toml", "\n\nworkers = \"many\"\n");
   const Result<Options> options = LoadOptions(Command::kRun, {"--config", file});
   ASSERT_FALSE(options.ok());
@@ -121,7 +121,7 @@ TEST(OptionsTest, ConfigFileRefusesBadValuesByNameAndLine) {
 }
 
 TEST(OptionsTest, ConfigFileThatIsNoTomlIsRefusedWithItsLine) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string file = folder.Write("job.toml", "workers = 2\nthreads = = 3\n");
   const Result<Options> options = LoadOptions(Command::kRun, {"--config", file});
   ASSERT_FALSE(options.ok());
@@ -136,7 +136,7 @@ TEST(OptionsTest, ConfigFileThatIsMissingIsNamed) {
 }
 
 TEST(OptionsTest, ConfigFileRefusesWhatIsForTheCommandLineOnly) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const std::string file = folder.Write("job.toml", "prompt = \"x\"\n");
   const Result<Options> options = LoadOptions(Command::kRun, {"--config", file});
   ASSERT_FALSE(options.ok());

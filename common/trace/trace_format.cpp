@@ -1,0 +1,144 @@
+#include "common/trace/trace_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+namespace expertflow {
+
+int32_t TraceShape::experts_total() const {
+  return std::accumulate(experts.begin(), experts.end(), int32_t{0});
+}
+
+int32_t TraceShape::experts_widest() const {
+  return experts.empty() ? 0 : *std::max_element(experts.begin(), experts.end());
+}
+
+Status CheckTraceShape(const TraceShape& shape) {
+  if (shape.experts.empty() || shape.experts.size() > kTraceLayersMax) {
+    return InvalidArgument(
+        fmt::format("{} MoE layers; expected 1 to {}", shape.experts.size(), kTraceLayersMax));
+  }
+  if (shape.layer_ids.size() != shape.experts.size()) {
+    return InvalidArgument(fmt::format("{} layer numbers for {} MoE layers", shape.layer_ids.size(),
+                                       shape.experts.size()));
+  }
+  int32_t previous = -1;
+  for (size_t l = 0; l < shape.experts.size(); ++l) {
+    if (shape.experts[l] < 1 || shape.experts[l] > kTraceExpertsMax) {
+      return InvalidArgument(fmt::format("layer {} has {} experts; expected 1 to {}", l,
+                                         shape.experts[l], kTraceExpertsMax));
+    }
+    if (shape.layer_ids[l] <= previous) {
+      return InvalidArgument(fmt::format("layer number {} after {}", shape.layer_ids[l], previous));
+    }
+    previous = shape.layer_ids[l];
+  }
+  if (shape.top_k < 1 || shape.top_k > kTraceTopKMax) {
+    return InvalidArgument(
+        fmt::format("top_k is {}; expected 1 to {}", shape.top_k, kTraceTopKMax));
+  }
+  if (shape.hidden < 0 || shape.hidden > kTraceHiddenMax) {
+    return InvalidArgument(
+        fmt::format("hidden size is {}; expected at most {}", shape.hidden, kTraceHiddenMax));
+  }
+  if ((shape.columns & ~kTraceColumnsKnown) != 0) {
+    return InvalidArgument(fmt::format("unknown columns {:#x}; a newer program wrote this trace",
+                                       shape.columns & ~kTraceColumnsKnown));
+  }
+  const bool states = (shape.columns & (kTraceRouterHidden | kTraceExpertResidual)) != 0;
+  if (states && shape.hidden == 0) return InvalidArgument("hidden states of no size");
+  return OkStatus();
+}
+
+void TraceRows::Clear() {
+  step.clear();
+  sequence.clear();
+  position.clear();
+  token.clear();
+  flags.clear();
+  experts.clear();
+  weights.clear();
+  scores.clear();
+  router_hidden.clear();
+  expert_residual.clear();
+}
+
+Status CheckTraceRows(const TraceShape& shape, size_t sequences, const TraceRows& rows) {
+  const size_t n = rows.size();
+  const size_t layers = shape.experts.size();
+  const size_t chosen = n * layers * static_cast<size_t>(shape.top_k);
+  const auto has = [&](TraceColumn column) { return (shape.columns & column) != 0; };
+  const size_t states = n * layers * static_cast<size_t>(shape.hidden);
+  const size_t scores =
+      has(kTraceRouterScores) ? n * static_cast<size_t>(shape.experts_total()) : 0;
+  if (rows.sequence.size() != n || rows.position.size() != n || rows.token.size() != n ||
+      rows.flags.size() != n || rows.experts.size() != chosen || rows.weights.size() != chosen ||
+      rows.scores.size() != scores ||
+      rows.router_hidden.size() != (has(kTraceRouterHidden) ? states : 0) ||
+      rows.expert_residual.size() != (has(kTraceExpertResidual) ? states : 0)) {
+    return InvalidArgument("rows whose columns differ in length");
+  }
+  const auto k = static_cast<size_t>(shape.top_k);
+  for (size_t r = 0; r < n; ++r) {
+    if (rows.sequence[r] >= sequences) {
+      return InvalidArgument(fmt::format("row {} is of sequence {}, but there are {}", r,
+                                         rows.sequence[r], sequences));
+    }
+    if ((rows.flags[r] & ~kTraceRowFlagsKnown) != 0) {
+      return InvalidArgument(fmt::format("row {} has unknown flags {:#x}", r, rows.flags[r]));
+    }
+    if (r > 0 && rows.step[r] < rows.step[r - 1]) {
+      return InvalidArgument(
+          fmt::format("row {} goes back to step {} from {}", r, rows.step[r], rows.step[r - 1]));
+    }
+  }
+  const uint16_t* expert = rows.experts.data();
+  for (size_t r = 0; r < n; ++r) {
+    for (size_t l = 0; l < layers; ++l, expert += k) {
+      for (size_t j = 0; j < k; ++j) {
+        if (expert[j] >= shape.experts[l]) {
+          return InvalidArgument(
+              fmt::format("row {}, layer {}: expert {} of {}", r, l, expert[j], shape.experts[l]));
+        }
+      }
+    }
+  }
+  return OkStatus();
+}
+
+uint16_t HalfFromFloat(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // not a number
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to 65536
+  if (magnitude < 0x33000001u) return sign;  // at most half of the smallest
+  if (magnitude < 0x38800000u) {             // subnormal: units of 2^-24
+    const uint32_t shift = 126 - (magnitude >> 23);
+    const uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
+    const uint32_t half = mantissa >> shift;
+    const uint32_t rest = mantissa & ((1u << shift) - 1);
+    const uint32_t middle = 1u << (shift - 1);
+    const uint32_t up = rest > middle || (rest == middle && (half & 1u) != 0) ? 1 : 0;
+    return static_cast<uint16_t>(sign | (half + up));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+
+float FloatFromHalf(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+  const uint32_t exponent = (half >> 10) & 0x1fu;
+  const uint32_t mantissa = half & 0x3ffu;
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+  }
+  const uint32_t wide = exponent == 31 ? 0xffu : exponent + 112;
+  return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
+}
+
+}  // namespace expertflow

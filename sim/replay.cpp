@@ -1,0 +1,195 @@
+#include "sim/replay.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "common/check.h"
+#include "sim/replay_cache.h"
+
+namespace expertflow {
+namespace {
+
+// splitmix64: small, seeded, the same everywhere.
+uint64_t NextRandom(uint64_t* state) {
+  uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+double Rate(double misses, double uses) {
+  return uses > 0 ? misses / uses : 0;
+}
+
+// Misses and uses of one sequence. A use that several rows share counts in equal parts for each.
+struct SequenceSums {
+  double uses = 0;
+  double misses = 0;
+};
+
+class Arm {
+ public:
+  Arm(std::unique_ptr<ReplayCache> cache, ReplayRow row, size_t sequences)
+      : row_(std::move(row)), cache_(std::move(cache)), sums_(sequences) {}
+
+  Status OnEvent(const ReplayEvent& event, bool check) {
+    missed_.resize(event.experts.size());
+    cache_->OnEvent(event, missed_);
+    ++row_.events;
+    row_.uses += missed_.size();
+    for (const uint8_t miss : missed_) {
+      row_.misses += miss;
+      row_.digest = (row_.digest ^ miss) * 1099511628211u;
+    }
+    if (!check) return OkStatus();
+    if (cache_->resident() > row_.slots) return Internal(row_.policy + ": more than its slots");
+    return cache_->CheckInvariants().WithContext(row_.policy);
+  }
+
+  // `used`: the experts of the latest event that a row of the sequence uses.
+  void Attribute(size_t sequence, std::span<const size_t> used, std::span<const int32_t> users) {
+    SequenceSums& sums = sums_[sequence];
+    for (const size_t i : used) {
+      const double share = 1.0 / users[i];
+      sums.uses += share;
+      if (missed_[i] != 0) sums.misses += share;
+    }
+  }
+
+  ReplayRow Finish(std::span<const int32_t> sequences, int32_t rounds, uint64_t seed) {
+    row_.miss_rate = Rate(static_cast<double>(row_.misses), static_cast<double>(row_.uses));
+    row_.miss_rate_low = row_.miss_rate_high = row_.miss_rate;
+    if (rounds > 0 && !sequences.empty()) {
+      std::vector<double> rates;
+      for (int32_t round = 0; round < rounds; ++round) {
+        SequenceSums sum;
+        for (size_t i = 0; i < sequences.size(); ++i) {
+          const int32_t sequence = sequences[NextRandom(&seed) % sequences.size()];
+          const SequenceSums& drawn = sums_[static_cast<size_t>(sequence)];
+          sum.uses += drawn.uses;
+          sum.misses += drawn.misses;
+        }
+        rates.push_back(Rate(sum.misses, sum.uses));
+      }
+      std::sort(rates.begin(), rates.end());
+      row_.miss_rate_low = rates[rates.size() / 40];
+      row_.miss_rate_high = rates[rates.size() - 1 - rates.size() / 40];
+    }
+    return row_;
+  }
+
+ private:
+  ReplayRow row_;
+  std::unique_ptr<ReplayCache> cache_;
+  std::vector<SequenceSums> sums_;
+  std::vector<uint8_t> missed_;
+};
+
+std::vector<uint64_t> CountUses(const RoutingTrace& trace, std::span<const int32_t> sequences) {
+  const std::vector<int32_t> base = ExpertBases(trace.experts);
+  std::vector<uint64_t> uses(static_cast<size_t>(base.back()), 0);
+  for (const int32_t s : sequences) {
+    const RoutedSequence& sequence = trace.sequences[static_cast<size_t>(s)];
+    for (size_t row = sequence.first; row < sequence.first + sequence.rows; ++row) {
+      for (int32_t layer = 0; layer < trace.layers(); ++layer) {
+        for (const uint16_t expert : trace.ChosenAt(row, layer)) {
+          ++uses[static_cast<size_t>(base[static_cast<size_t>(layer)] + expert)];
+        }
+      }
+    }
+  }
+  return uses;
+}
+
+// For the bootstrap: which experts of an event (as indices into it) a row uses.
+void UsedBy(const RoutingTrace& trace, const Lockstep& lockstep, const ReplayEvent& event,
+            size_t row, std::vector<size_t>* used) {
+  used->clear();
+  const int32_t base = lockstep.base[static_cast<size_t>(event.layer)];
+  for (const uint16_t chosen : trace.ChosenAt(row, event.layer)) {
+    const auto found = std::lower_bound(event.experts.begin(), event.experts.end(), base + chosen);
+    const auto index = static_cast<size_t>(found - event.experts.begin());
+    if (std::find(used->begin(), used->end(), index) == used->end()) used->push_back(index);
+  }
+}
+
+}  // namespace
+
+Result<std::vector<ReplayRow>> Replay(const RoutingTrace& trace, const ReplayOptions& options,
+                                      int32_t batch) {
+  const Lockstep lockstep = MakeLockstep(trace, options.sequences, batch);
+  const int32_t experts = lockstep.base.back();
+  const std::vector<uint64_t> training = CountUses(trace, options.training);
+  const double demand = lockstep.steps() == 0 ? 0
+                                              : static_cast<double>(lockstep.experts.size()) /
+                                                    static_cast<double>(lockstep.steps());
+  std::vector<Arm> arms;
+  for (const std::string& policy : options.policies) {
+    for (const double residency : options.residencies) {
+      ReplayRow row;
+      row.policy = policy;
+      row.residency = residency;
+      row.batch = batch;
+      // The small term makes 15 % of 20 experts 3 and not 2.
+      row.slots = std::min(experts, static_cast<int32_t>(residency * experts + 1e-9));
+      row.tokens = lockstep.rows.size();
+      row.slots_per_demand = demand > 0 ? row.slots / demand : 0;
+      row.digest = 14695981039346656037u;
+      ReplaySetup setup;
+      setup.lockstep = &lockstep;
+      setup.slots = row.slots;
+      setup.training_uses = training;
+      setup.trace = &trace;
+      setup.forecaster = options.forecaster;
+      ASSIGN_OR_RETURN(auto cache, MakeReplayCache(policy, setup));
+      arms.emplace_back(std::move(cache), std::move(row), trace.sequences.size());
+    }
+  }
+  std::vector<size_t> used;
+  for (size_t step = 0; step < lockstep.steps(); ++step) {
+    for (int32_t layer = 0; layer < lockstep.layers; ++layer) {
+      ReplayEvent event;
+      event.number = step * static_cast<size_t>(lockstep.layers) + static_cast<size_t>(layer);
+      event.step = step;
+      event.layer = layer;
+      event.experts = lockstep.ExpertsOf(event.number);
+      event.users = lockstep.UsersOf(event.number);
+      event.rows = lockstep.RowsOf(step);
+      for (Arm& arm : arms) RETURN_IF_ERROR(arm.OnEvent(event, options.check_invariants));
+      if (options.bootstrap_rounds == 0) continue;
+      for (const Lockstep::Row& row : lockstep.RowsOf(step)) {
+        UsedBy(trace, lockstep, event, row.row, &used);
+        for (Arm& arm : arms) arm.Attribute(static_cast<size_t>(row.sequence), used, event.users);
+      }
+    }
+  }
+  std::vector<ReplayRow> rows;
+  for (Arm& arm : arms) {
+    rows.push_back(arm.Finish(options.sequences, options.bootstrap_rounds, options.seed));
+  }
+  return rows;
+}
+
+void CloseGaps(std::span<ReplayRow> rows) {
+  const auto find = [&](const ReplayRow& like, std::string_view policy) -> const ReplayRow* {
+    for (const ReplayRow& row : rows) {
+      if (row.policy == policy && row.batch == like.batch && row.residency == like.residency) {
+        return &row;
+      }
+    }
+    return nullptr;
+  };
+  for (ReplayRow& row : rows) {
+    const ReplayRow* bound = find(row, "belady");
+    const auto closed = [&](const ReplayRow* from) -> std::optional<double> {
+      if (bound == nullptr || from == nullptr || from->misses <= bound->misses) return std::nullopt;
+      return (from->miss_rate - row.miss_rate) / (from->miss_rate - bound->miss_rate);
+    };
+    row.gap_closed = closed(find(row, "lru"));
+    row.gap_closed_layer = closed(find(row, "lru-layer"));
+  }
+}
+
+}  // namespace expertflow

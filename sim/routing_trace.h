@@ -1,0 +1,77 @@
+// A recorded routing in memory, as the simulator takes it: which experts each decode step of each
+// sequence used, in every MoE layer. Built by the tools from a trace file; plain data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace expertflow {
+
+struct RoutedSequence {
+  size_t first = 0;  // row
+  size_t rows = 0;
+  friend bool operator==(const RoutedSequence&, const RoutedSequence&) = default;
+};
+
+struct RoutingTrace {
+  std::vector<int32_t> experts;  // of each MoE layer
+  int32_t top_k = 0;
+  uint64_t expert_bytes = 0;              // 0: not known
+  std::vector<uint16_t> chosen;           // [rows, layers, top_k] within the layer, best first
+  std::vector<float> weights;             // [rows, layers, top_k]
+  std::vector<RoutedSequence> sequences;  // one after the other, none empty
+
+  int32_t layers() const { return static_cast<int32_t>(experts.size()); }
+  size_t rows() const {
+    return experts.empty() ? 0 : chosen.size() / (experts.size() * static_cast<size_t>(top_k));
+  }
+  std::span<const uint16_t> ChosenAt(size_t row, int32_t layer) const {
+    const auto k = static_cast<size_t>(top_k);
+    return {chosen.data() + (row * experts.size() + static_cast<size_t>(layer)) * k, k};
+  }
+  std::span<const float> WeightsAt(size_t row, int32_t layer) const {
+    const auto k = static_cast<size_t>(top_k);
+    return {weights.data() + (row * experts.size() + static_cast<size_t>(layer)) * k, k};
+  }
+};
+
+// First expert of each layer when all are numbered through, and their sum at the end.
+std::vector<int32_t> ExpertBases(std::span<const int32_t> experts);
+
+// Sequences in lockstep: `batch` lanes, each takes the next sequence when its own has ended. An
+// event is one (step, layer): the distinct experts of all lanes. All arms of a replay share it.
+struct Lockstep {
+  struct Row {
+    int32_t lane = 0;
+    int32_t sequence = 0;
+    size_t row = 0;
+    bool first = false;  // of its sequence
+  };
+  int32_t layers = 0;
+  int32_t batch = 0;
+  std::vector<int32_t> base;       // ExpertBases
+  std::vector<size_t> step_begin;  // [steps + 1] into rows
+  std::vector<Row> rows;
+  std::vector<size_t> event_begin;  // [steps * layers + 1] into experts
+  std::vector<int32_t> experts;     // numbered through, ascending within an event
+  std::vector<int32_t> users;       // rows that use it
+
+  size_t steps() const { return step_begin.size() - 1; }
+  size_t events() const { return event_begin.size() - 1; }
+  std::span<const Row> RowsOf(size_t step) const {
+    return {rows.data() + step_begin[step], step_begin[step + 1] - step_begin[step]};
+  }
+  std::span<const int32_t> ExpertsOf(size_t event) const {
+    return {experts.data() + event_begin[event], event_begin[event + 1] - event_begin[event]};
+  }
+  std::span<const int32_t> UsersOf(size_t event) const {
+    return {users.data() + event_begin[event], event_begin[event + 1] - event_begin[event]};
+  }
+};
+
+// `sequences`: which of the trace's, in order. REQUIRES: batch > 0; indices are in range
+Lockstep MakeLockstep(const RoutingTrace& trace, std::span<const int32_t> sequences, int32_t batch);
+
+}  // namespace expertflow

@@ -1,0 +1,1 @@
+expertflow_add_fuzz(trace DEPS common trace)

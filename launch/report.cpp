@@ -76,16 +76,17 @@ std::string DescribeCache(const JobFigures& figures) {
   text += fmt::format("  moved            {} demanded, {} prefetched, of which {} wasted\n",
                       FormatBytes(figures.bytes_demand), FormatBytes(figures.bytes_prefetch),
                       FormatBytes(figures.bytes_wasted));
+  // Without a link to emulate, the limit is the machine's memory.
   const std::string capacity =
       figures.link_bytes_per_second == 0
-          ? std::string("rate not known")
-          : fmt::format("{}{}",
+          ? std::string("not limited (memory)")
+          : fmt::format("{}{} a worker",
                         FormatBytesPerSecond(static_cast<double>(figures.link_bytes_per_second)),
                         figures.link_emulated ? " (emulated)" : "");
   const uint64_t moved = figures.bytes_demand + figures.bytes_prefetch;
-  text += fmt::format("  link             {} a worker; busy {:.1f} % of the step time", capacity,
+  text += fmt::format("  link             {}; busy {:.1f} % of the step time", capacity,
                       Share(figures.link_busy_ns, figures.step_ns));
-  if (figures.link_bytes_per_second != 0 && figures.link_busy_ns != 0) {
+  if (figures.link_busy_ns != 0) {
     const double rate =
         static_cast<double>(moved) * 1e9 / static_cast<double>(figures.link_busy_ns);
     text += fmt::format(", {} while busy", FormatBytesPerSecond(rate));

@@ -12,8 +12,6 @@
 
 #include "common/log.h"
 #include "common/process.h"
-#include "common/units.h"
-#include "expert_store/host_limits.h"
 #include "launch/commands.h"
 #include "launch/generation.h"
 #include "launch/job.h"
@@ -48,13 +46,8 @@ struct RunOutcome {
 };
 
 Status CheckPrompts(const Options& options, const RunPlan& plan) {
-  const std::string file = plan.model.TokenizerFile(options);
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(file));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(options, plan.model));
   const ModelShape& shape = plan.model.architecture->shape();
-  if (tokenizer->vocab_size() > shape.vocab) {
-    return InvalidArgument(fmt::format("{}: token id {} is beyond the model's vocabulary of {}",
-                                       file, tokenizer->vocab_size() - 1, shape.vocab));
-  }
   for (size_t i = 0; i < plan.prompts.size(); ++i) {
     ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer->EncodePrompt(plan.prompts[i]));
     if (ids.size() >= static_cast<size_t>(shape.context)) {
@@ -80,22 +73,6 @@ Result<RunPlan> PlanRun(const Options& options) {
   ASSIGN_OR_RETURN(plan.prompts, GatherPrompts(options));
   RETURN_IF_ERROR(CheckPrompts(options, plan));
   return plan;
-}
-
-// A dead job leaves its segment behind until the next start sweeps it, so this comes after that.
-Status CheckHost(const Options& options, const RunPlan& plan) {
-  const bool packed = !plan.model.store_file.empty();
-  if (!packed) RETURN_IF_ERROR(CheckSharedMemory(plan.model.store_bytes));
-  const auto workers = static_cast<uint64_t>(options.Integer("workers"));
-  const uint64_t need = workers * plan.memory.total_bytes() + (packed ? 0 : plan.model.store_bytes);
-  ASSIGN_OR_RETURN(const uint64_t have, AvailableMemoryBytes());
-  if (need > have) {
-    return ResourceExhausted(fmt::format(
-        "the job needs {} of memory ({} workers of {} and the store), {} are available; lower "
-        "--expert-memory, --kv-memory or --workers",
-        FormatBytes(need), workers, FormatBytes(plan.memory.total_bytes()), FormatBytes(have)));
-  }
-  return OkStatus();
 }
 
 // Workers report now and then: waits a moment until the figures cover what was generated.
@@ -289,7 +266,7 @@ int RunCommand(const Options& options) {
   Result<SignalWatcher> signals = SignalWatcher::Create();
   if (!signals.ok()) return Fail(options, signals.status(), kExitFailure);
   SweepJobRemains();
-  if (const Status host = CheckHost(options, *plan); !host.ok()) {
+  if (const Status host = CheckHost(options, plan->model, plan->memory); !host.ok()) {
     return Fail(options, host, kExitFailure);
   }
 

@@ -23,6 +23,7 @@ namespace {
 int Dispatch(const Options& options) {
   switch (options.command()) {
     case Command::kRun: return RunCommand(options);
+    case Command::kServe: return ServeCommand(options);
     case Command::kCompare: return CompareCommand(options);
     case Command::kInspect: return InspectCommand(options);
     case Command::kPack: return PackCommand(options);

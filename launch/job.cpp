@@ -263,6 +263,39 @@ Result<Message> Job::Next(Deadline deadline) {
   }
 }
 
+Status Job::PollOnce(Deadline deadline, std::span<pollfd> also, std::vector<Message>* messages) {
+  if (!client_) {
+    Result<JobClient> client =
+        JobClient::Connect(ControlSocketPath(folder_.path), Deadline::AtNs(0));
+    if (client.ok()) client_.emplace(std::move(*client));
+  }
+  std::vector<pollfd> waiting(also.begin(), also.end());
+  waiting.push_back({mpirun_ ? mpirun_->fd() : -1, POLLIN, 0});
+  if (client_) {
+    const auto events = static_cast<int16_t>(POLLIN | (client_->wants_write() ? POLLOUT : 0));
+    waiting.push_back({client_->fd(), events, 0});
+  }
+  ::poll(waiting.data(), waiting.size(),
+         deadline.RemainingMs(client_ ? kPollSliceMs : kConnectRetryMs));
+  std::copy_n(waiting.begin(), also.size(), also.begin());
+
+  const bool ended = MpirunEnded(Deadline::AfterNs(0));
+  if (client_ && !client_->closed()) {
+    if (client_->wants_write()) RETURN_IF_ERROR(client_->Flush());
+    RETURN_IF_ERROR(client_->Receive());
+  }
+  bool told = false;
+  while (std::optional<Message> message = client_ ? client_->Take() : std::nullopt) {
+    messages->push_back(std::move(*message));
+    told = true;
+  }
+  if (told) return OkStatus();
+  if (ended)
+    return Died(client_ ? "the job ended: mpirun is gone" : "mpirun ended before the job was up");
+  if (client_ && client_->closed()) return Died("the job's coordinator is gone");
+  return OkStatus();
+}
+
 Status Job::WaitUntilReady(Deadline deadline,
                            const std::function<void(const JobState&)>& progress) {
   if (!client_) RETURN_IF_ERROR(Connect(deadline));

@@ -6,10 +6,13 @@
 // whatever state it was in.
 #pragma once
 
+#include <poll.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,6 +59,12 @@ class Job {
   // kUnavailable when the coordinator or mpirun is gone: the message ends with the job's last log
   // lines. kDeadlineExceeded.
   Result<Message> Next(Deadline deadline);
+  // For a caller with a loop of its own, instead of the two above: waits for a message, for one of
+  // `also` (poll(2) fills them in), or until the deadline, and appends what the coordinator said.
+  // Connects by itself. kUnavailable as for Next(), after the last message was taken.
+  Status PollOnce(Deadline deadline, std::span<pollfd> also, std::vector<Message>* messages);
+  // Null until PollOnce() has connected.
+  JobClient* connected_client() { return client_ ? &*client_ : nullptr; }
   // SIGINT or SIGTERM once one has come, else 0.
   int signal() const { return signal_; }
 

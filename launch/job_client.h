@@ -25,6 +25,11 @@ class JobClient {
   Status Submit(const SubmitRequest& request, Deadline deadline);
   Status Cancel(uint64_t request, Deadline deadline);
   Status RequestShutdown(Deadline deadline);
+  // For a caller with a loop of its own: queues, and writes what the socket takes now. While
+  // wants_write(), poll for POLLOUT and call Flush().
+  Status Post(const Message& message) { return connection_.Send(message); }
+  bool wants_write() const { return connection_.wants_write(); }
+  Status Flush() { return connection_.Flush(); }
   // Messages that arrive meanwhile are kept for Take().
   Result<std::string> QueryStatus(Deadline deadline);   // JSON
   Result<std::string> QueryMetrics(Deadline deadline);  // Prometheus text

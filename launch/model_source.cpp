@@ -116,6 +116,17 @@ std::string ModelSource::TokenizerFile(const Options& options) const {
   return given.empty() ? folder + "/tokenizer.json" : given;
 }
 
+Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const Options& options, const ModelSource& model) {
+  const std::string file = model.TokenizerFile(options);
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(file));
+  const int64_t vocab = model.architecture->shape().vocab;
+  if (tokenizer->vocab_size() > vocab) {
+    return InvalidArgument(fmt::format("{}: token id {} is beyond the model's vocabulary of {}",
+                                       file, tokenizer->vocab_size() - 1, vocab));
+  }
+  return tokenizer;
+}
+
 Result<ModelSource> OpenModel(const std::string& path) {
   if (path.empty()) return InvalidArgument("--model DIR is missing");
   ModelSource model;

@@ -10,6 +10,7 @@
 #include "common/status.h"
 #include "launch/options.h"
 #include "model/arch/architecture.h"
+#include "model/tokenizer/tokenizer.h"
 #include "worker/memory_plan.h"
 
 namespace expertflow {
@@ -36,6 +37,10 @@ struct ModelSource {
 Result<ModelSource> OpenModel(const std::string& path);
 // Also a folder with only a config.json, or a config.json.
 Result<ModelSource> OpenModelOrConfig(const std::string& path);
+
+// The tokenizer that `run` and `serve` use. kInvalidArgument when it has ids beyond the model's
+// vocabulary.
+Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const Options& options, const ModelSource& model);
 
 // Whether the worker options mean computing in place; contradictions are named.
 Result<bool> ComputesInPlace(const Options& options);

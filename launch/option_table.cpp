@@ -34,8 +34,9 @@ constexpr uint32_t kTrace = Bit(Command::kTrace);
 constexpr uint32_t kBench = Bit(Command::kBench);
 constexpr uint32_t kReplay = Bit(Command::kReplay);
 constexpr uint32_t kTrain = Bit(Command::kTrain);
+constexpr uint32_t kServe = Bit(Command::kServe);
 
-constexpr uint32_t kJobs = kRun | kCompare;  // commands that start a job of their own
+constexpr uint32_t kJobs = kRun | kCompare | kServe;  // commands that start a job of their own
 constexpr uint32_t kRoles = kCoordinator | kStore | kWorker;
 // The roles take each other's options, so that one list may be given to all, and so that the
 // coordinator knows what a replacement is started with.
@@ -48,6 +49,9 @@ constexpr CommandInfo kCommands[] = {
      "Prompts come from --prompt, --prompt-file, or standard input. The text goes to standard\n"
      "output as it is generated; several prompts run at once and are printed in order.\n"
      "With --job or --job-dir they go to a job that runs already, such as one of launch/mpmd."},
+    {Command::kServe, "serve", "an OpenAI-compatible HTTP server: starts a job on this host",
+     "Ends on SIGTERM or SIGINT, when what runs is finished; at once on a second one.\n"
+     "docs/serving.md says what clients may ask for."},
     {Command::kInspect, "inspect", "what is in a checkpoint or store file, and the memory plan",
      "Nothing is allocated. A folder with nothing but a config.json will do for the plan."},
     {Command::kPack, "pack", "write a checkpoint as a store file that later starts map at once",
@@ -310,6 +314,57 @@ constexpr OptionSpec kOptions[] = {
     {"seed", Type::kInteger, kRun | kSynth, "N", "0", "seed of the random numbers", {.min = 0}},
     {"stop", Type::kTextList, kRun, "TEXT", "", "text that ends generation; may be repeated", {}},
     {"ignore-eos", Type::kFlag, kRun, "", "", "generate past the end-of-text token", {}},
+
+    // --- the HTTP server
+    {"listen",
+     Type::kText,
+     kServe,
+     "HOST:PORT",
+     "127.0.0.1:8000",
+     "where clients connect; port 0 is a free one",
+     {}},
+    {"model-name",
+     Type::kText,
+     kServe,
+     "NAME",
+     "",
+     "name of the model for clients",
+     {.default_note = "the model folder's"}},
+    {"api-keys",
+     Type::kText,
+     kServe,
+     "FILE",
+     "",
+     "file with a key per line, one of which every client must have",
+     {.default_note = "anybody may use the server"}},
+    {"drain-timeout",
+     Type::kDuration,
+     kServe,
+     "TIME",
+     "30s",
+     "what runs when the server is told to end may take this long",
+     {}},
+    {"request-timeout",
+     Type::kDuration,
+     kServe,
+     "TIME",
+     "30s",
+     "a request must have arrived within this time, and a client must read its answer",
+     {.min = 1e6}},
+    {"request-size-max",
+     Type::kBytes,
+     kServe,
+     "SIZE",
+     "8MiB",
+     "largest body of a request",
+     {.min = 1024, .max = 1 << 30}},
+    {"connections-max",
+     Type::kInteger,
+     kServe,
+     "N",
+     "4096",
+     "clients at once; when more come, the one idle for longest goes",
+     {.min = 1, .max = 100000}},
 
     // --- the job
     {"workers",

@@ -29,6 +29,7 @@ enum class Command : uint32_t {
   kBench = 1U << 12,
   kReplay = 1U << 13,
   kTrain = 1U << 14,
+  kServe = 1U << 15,
 };
 
 struct CommandInfo {

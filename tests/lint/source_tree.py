@@ -3,7 +3,7 @@
 import os
 
 CODE_FOLDERS = ("common", "device", "transport", "model", "predictor", "expert_store", "worker",
-                "coordinator", "sim", "launch", "bench", "tests")
+                "coordinator", "serving", "sim", "launch", "bench", "tests")
 # Folders whose files may include anything of ours and belong to no library.
 OPEN_FOLDERS = ("bench", "tests")
 CODE_ENDINGS = (".h", ".cpp", ".cu", ".cuh")

@@ -1,0 +1,489 @@
+#include "serving/api.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "common/log.h"
+#include "serving/json_text.h"
+
+namespace expertflow {
+namespace {
+
+constexpr int64_t kAnswerNs = 5'000'000'000;      // for the coordinator to answer a question
+constexpr int64_t kStreamHeadNs = 1'000'000'000;  // a refusal comes before that
+constexpr int64_t kKeepAliveNs = 15'000'000'000;
+constexpr uint32_t kCompletionTokens = 16;  // OpenAI's default
+constexpr std::string_view kBearer = "Bearer ";
+
+// Takes as long whatever the difference is.
+bool SameSecret(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^
+                  static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
+  }
+  return difference == 0;
+}
+
+int64_t SecondsSince1970() {
+  return static_cast<int64_t>(std::time(nullptr));
+}
+
+// The value of a gauge without labels; 0 when it is not there.
+uint64_t GaugeIn(std::string_view metrics, std::string_view name) {
+  const size_t at = metrics.find(fmt::format("\n{} ", name));
+  if (at == std::string_view::npos) return 0;
+  return std::strtoull(metrics.data() + at + name.size() + 2, nullptr, 10);
+}
+
+}  // namespace
+
+Api::Api(ApiOptions options, const Tokenizer& tokenizer, JobPort& job)
+    : options_(std::move(options)), tokenizer_(tokenizer), job_(job) {
+  std::random_device device;
+  random_.seed((uint64_t{device()} << 32) | device());
+  id_prefix_ = fmt::format("{:016x}", random_());
+}
+
+// --- requests ----------------------------------------------------------------------------------
+
+HttpResponse Api::Refusal(int status, std::string_view what) const {
+  return ErrorResponse({.http_status = status, .message = std::string(what)});
+}
+
+void Api::Fail(HttpConnectionId connection, const ApiError& error) {
+  replies_->Respond(connection, ErrorResponse(error));
+}
+
+bool Api::MayUse(const HttpRequest& request) const {
+  if (options_.api_keys.empty()) return true;
+  std::string_view given = request.authorization;
+  if (!given.starts_with(kBearer)) return false;
+  given.remove_prefix(kBearer.size());
+  bool found = false;
+  for (const std::string& key : options_.api_keys) found |= SameSecret(given, key);
+  return found;
+}
+
+void Api::OnRequest(const HttpRequest& request) {
+  // A probe has no key, and learns nothing but whether the server is well.
+  if (!request.path.starts_with("/health") && !MayUse(request)) {
+    Fail(request.connection, {.http_status = 401,
+                              .message = "a valid API key is missing (Authorization: Bearer KEY)",
+                              .code = "invalid_api_key"});
+    return;
+  }
+  Route(request);
+}
+
+void Api::Route(const HttpRequest& request) {
+  static constexpr std::string_view kGet[] = {"/health", "/health/live", "/metrics", "/v1/models",
+                                              "/v1/expertflow/status"};
+  static constexpr std::string_view kPost[] = {"/v1/completions"};
+  const bool get = std::find(std::begin(kGet), std::end(kGet), request.path) != std::end(kGet) ||
+                   request.path.starts_with("/v1/models/");
+  const bool post = std::find(std::begin(kPost), std::end(kPost), request.path) != std::end(kPost);
+  if (get && request.method == "GET") {
+    OnGet(request);
+  } else if (post && request.method == "POST") {
+    OnPost(request);
+  } else if (get || post) {
+    HttpResponse response =
+        ErrorResponse({.http_status = 405,
+                       .message = fmt::format("{} takes {}, not {}", request.path,
+                                              get ? "GET" : "POST", request.method)});
+    response.headers.emplace_back("Allow", get ? "GET, HEAD" : "POST");
+    replies_->Respond(request.connection, response);
+  } else {
+    Fail(request.connection,
+         {.http_status = 404, .message = fmt::format("there is no {}", request.path)});
+  }
+}
+
+void Api::OnGet(const HttpRequest& request) {
+  if (request.path == "/health/live") {
+    replies_->Respond(request.connection, {.body = R"({"live":true})"});
+  } else if (request.path == "/health") {
+    if (const std::string why = NotReady(); !why.empty()) {
+      AnswerHealth(request.connection, {why});
+    } else {
+      AskJob(request, &metrics_questions_, MetricsRequest{});
+    }
+  } else if (request.path == "/metrics") {
+    AskJob(request, &metrics_questions_, MetricsRequest{});
+  } else if (request.path == "/v1/expertflow/status") {
+    AskJob(request, &status_questions_, StatusRequest{});
+  } else {
+    AnswerModels(request);
+  }
+}
+
+void Api::OnPost(const HttpRequest& request) {
+  // A page of another site can make a browser post a form, but not JSON.
+  if (!request.content_type.starts_with("application/json")) {
+    Fail(request.connection,
+         {.http_status = 415,
+          .message = fmt::format("Content-Type: expected application/json, found \"{}\"",
+                                 request.content_type)});
+    return;
+  }
+  Complete(request);
+}
+
+// --- the job's state ---------------------------------------------------------------------------
+
+std::string Api::NotReady() const {
+  if (draining_) return "the server is shutting down";
+  switch (state_.phase) {
+    case JobPhase::kReady: return "";
+    case JobPhase::kStarting: return "the job is starting";
+    case JobPhase::kLoading:
+      return fmt::format("the model is loading: {} of {} bytes", state_.bytes_done,
+                         state_.bytes_total);
+    case JobPhase::kStopping: return "the job is stopping";
+    case JobPhase::kFailed: return "the job has failed: " + state_.message;
+  }
+  return "";
+}
+
+void Api::AnswerHealth(HttpConnectionId connection, const std::vector<std::string>& reasons) {
+  std::string list;
+  for (const std::string& reason : reasons) {
+    list += (list.empty() ? "" : ",") + JsonString(reason);
+  }
+  replies_->Respond(connection, {.status = reasons.empty() ? 200 : 503,
+                                 .body = fmt::format(R"({{"live":true,"ready":{},"reasons":[{}]}})",
+                                                     reasons.empty(), list)});
+}
+
+void Api::AnswerModels(const HttpRequest& request) {
+  const std::string model =
+      fmt::format(R"({{"id":{},"object":"model","created":0,"owned_by":"expertflow",)"
+                  R"("max_model_len":{}}})",
+                  JsonString(options_.model), options_.positions_max);
+  if (request.path == "/v1/models") {
+    replies_->Respond(request.connection,
+                      {.body = fmt::format(R"({{"object":"list","data":[{}]}})", model)});
+  } else if (request.path == "/v1/models/" + options_.model) {
+    replies_->Respond(request.connection, {.body = model});
+  } else {
+    Fail(request.connection,
+         {.http_status = 404,
+          .message = fmt::format("this server has the model {}, not {}", options_.model,
+                                 request.path.substr(std::string_view("/v1/models/").size())),
+          .param = "model",
+          .code = "model_not_found"});
+  }
+}
+
+void Api::AskJob(const HttpRequest& request, std::deque<Question>* questions,
+                 const Message& message) {
+  if (!connected_) {
+    Fail(request.connection, ApiErrorFrom(Unavailable("the job is starting")));
+    return;
+  }
+  questions->push_back(
+      {.connection = request.connection, .health = request.path == "/health", .asked_ns = now_ns_});
+  job_.ToJob(message);
+}
+
+void Api::AnswerMetrics(const Question& question, const std::string& text) {
+  if (question.health) {
+    const bool works = GaugeIn(text, "expertflow_workers_ready") > 0;
+    AnswerHealth(question.connection, works ? std::vector<std::string>()
+                                            : std::vector<std::string>{"no worker is ready"});
+    return;
+  }
+  const HttpServerStats stats = replies_->stats();
+  std::string own;
+  const auto add = [&own](std::string_view name, std::string_view type, uint64_t value) {
+    own +=
+        fmt::format("# TYPE expertflow_http_{0} {1}\nexpertflow_http_{0} {2}\n", name, type, value);
+  };
+  add("connections", "gauge", stats.connections);
+  add("connections_accepted_total", "counter", stats.accepted);
+  add("connections_evicted_total", "counter", stats.evicted);
+  add("connections_timed_out_total", "counter", stats.timed_out);
+  add("requests_running", "gauge", generations_.size());
+  replies_->Respond(question.connection,
+                    {.content_type = "text/plain; version=0.0.4", .body = text + own});
+}
+
+void Api::OnJobMessage(const Message& message) {
+  const auto take = [](std::deque<Question>* questions) {
+    Question question;
+    question.answered = true;
+    if (!questions->empty()) {
+      question = questions->front();
+      questions->pop_front();
+    }
+    return question;
+  };
+  if (const auto* state = std::get_if<JobState>(&message)) {
+    state_ = *state;
+    connected_ = true;
+  } else if (const auto* delta = std::get_if<TextDelta>(&message)) {
+    OnDelta(*delta);
+  } else if (const auto* done = std::get_if<RequestDone>(&message)) {
+    OnDone(*done);
+  } else if (const auto* status = std::get_if<StatusReply>(&message)) {
+    const Question question = take(&status_questions_);
+    if (!question.answered) replies_->Respond(question.connection, {.body = status->json});
+  } else if (const auto* metrics = std::get_if<MetricsReply>(&message)) {
+    const Question question = take(&metrics_questions_);
+    if (!question.answered) AnswerMetrics(question, metrics->text);
+  }
+}
+
+void Api::OnTick(int64_t now_ns) {
+  now_ns_ = now_ns;
+  for (std::deque<Question>* questions : {&status_questions_, &metrics_questions_}) {
+    for (Question& question : *questions) {
+      if (question.answered || now_ns - question.asked_ns < kAnswerNs) continue;
+      question.answered = true;  // its place stays: answers come in order
+      if (question.health) {
+        AnswerHealth(question.connection, {"the coordinator does not answer"});
+      } else {
+        Fail(question.connection, ApiErrorFrom(Unavailable("the coordinator does not answer")));
+      }
+    }
+  }
+  for (auto& [connection, generation] : generations_) {
+    if (!generation.stream) continue;
+    if (!generation.stream_started && now_ns - generation.started_ns > kStreamHeadNs) {
+      StartStream(connection, &generation);
+    } else if (generation.stream_started && now_ns - generation.sent_ns > kKeepAliveNs) {
+      replies_->Send(connection, ": keep-alive\n\n");
+      generation.sent_ns = now_ns;
+    }
+  }
+}
+
+// --- completions -------------------------------------------------------------------------------
+
+void Api::Complete(const HttpRequest& request) {
+  const HttpConnectionId connection = request.connection;
+  CompletionRequest parsed;
+  if (const auto error = ParseCompletionRequest(request.body, &parsed)) {
+    Fail(connection, *error);
+    return;
+  }
+  if (!parsed.model.empty() && parsed.model != options_.model) {
+    Fail(connection,
+         {.http_status = 404,
+          .message = fmt::format("model: this server has {}, not {}", options_.model, parsed.model),
+          .param = "model",
+          .code = "model_not_found"});
+    return;
+  }
+  if (const std::string why = NotReady(); !why.empty()) {
+    Fail(connection, ApiErrorFrom(Unavailable(why)));
+    return;
+  }
+  std::vector<std::vector<int32_t>> prompts;
+  ApiError error;
+  if (!Tokenize(parsed, &prompts, &error)) {
+    Fail(connection, error);
+    return;
+  }
+  Start(connection, parsed, prompts);
+}
+
+bool Api::Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int32_t>>* prompts,
+                   ApiError* error) const {
+  for (const CompletionRequest::Prompt& prompt : parsed.prompts) {
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      Result<std::vector<int32_t>> ids = tokenizer_.Encode(*text);
+      if (!ids.ok()) {
+        *error = BadParameter("prompt", "prompt: " + ids.status().message());
+        return false;
+      }
+      prompts->push_back(std::move(*ids));
+    } else {
+      prompts->push_back(std::get<std::vector<int32_t>>(prompt));
+    }
+    const std::vector<int32_t>& ids = prompts->back();
+    const auto outside = std::find_if(
+        ids.begin(), ids.end(), [this](int32_t id) { return id < 0 || id >= options_.vocab; });
+    if (outside != ids.end()) {
+      *error =
+          BadParameter("prompt", fmt::format("prompt: token id {} is outside the vocabulary of {}",
+                                             *outside, options_.vocab));
+      return false;
+    }
+    const auto tokens = static_cast<int64_t>(ids.size());
+    const int64_t new_tokens =
+        parsed.max_tokens.value_or(parsed.chat_json.empty() ? kCompletionTokens : 1);
+    if (tokens > options_.positions_max ||
+        (parsed.max_tokens && tokens + new_tokens - 1 > options_.positions_max)) {
+      *error = BadParameter(
+          tokens > options_.positions_max ? "prompt" : "max_tokens",
+          fmt::format("{} prompt tokens and {} new ones do not fit: a sequence has room for {}",
+                      tokens, new_tokens, options_.positions_max));
+      error->code = "context_length_exceeded";
+      return false;
+    }
+  }
+  return true;
+}
+
+std::string Api::EchoOf(const CompletionRequest::Prompt& prompt) const {
+  if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
+  return tokenizer_.Decode(std::get<std::vector<int32_t>>(prompt), /*skip_special=*/false);
+}
+
+void Api::Start(HttpConnectionId connection, const CompletionRequest& parsed,
+                const std::vector<std::vector<int32_t>>& prompts) {
+  Generation& generation = generations_[connection];
+  generation.head = {
+      .chat = !parsed.chat_json.empty(),
+      .id = fmt::format("{}-{}{:08x}", parsed.chat_json.empty() ? "cmpl" : "chatcmpl", id_prefix_,
+                        last_request_ + 1),
+      .created = SecondsSince1970(),
+      .model = options_.model};
+  generation.stream = parsed.stream;
+  generation.include_usage = parsed.include_usage;
+  generation.choices_per_prompt = parsed.n;
+  generation.started_ns = now_ns_;
+  const uint64_t seed = parsed.has_seed ? parsed.sampling.seed : random_();
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    const auto room =
+        static_cast<uint32_t>(options_.positions_max - static_cast<int64_t>(prompts[p].size()) + 1);
+    for (int32_t i = 0; i < parsed.n; ++i) {
+      SubmitRequest submit;
+      submit.request = ++last_request_;
+      submit.is_text = false;
+      submit.tokens = prompts[p];
+      submit.max_new_tokens = std::min(
+          parsed.max_tokens.value_or(generation.head.chat ? room : kCompletionTokens), room);
+      submit.sampling = parsed.sampling;
+      // The choices of one prompt differ.
+      submit.sampling.seed = seed + static_cast<uint64_t>(i);
+      submit.stop = parsed.stop;
+      submit.ignore_eos = parsed.ignore_eos;
+      requests_[submit.request] = {connection, generation.choices.size()};
+      Choice choice;
+      choice.request = submit.request;
+      if (parsed.echo) choice.answer.text = EchoOf(parsed.prompts[p]);
+      generation.choices.push_back(std::move(choice));
+      job_.ToJob(submit);
+    }
+  }
+  generation.open = generation.choices.size();
+}
+
+// --- answers -----------------------------------------------------------------------------------
+
+void Api::StartStream(HttpConnectionId connection, Generation* generation) {
+  if (generation->stream_started) return;
+  generation->stream_started = true;
+  generation->sent_ns = now_ns_;
+  replies_->StartStream(connection, "text/event-stream");
+  for (size_t i = 0; i < generation->choices.size(); ++i) {
+    const std::string echo = std::exchange(generation->choices[i].answer.text, "");
+    if (generation->head.chat || !echo.empty()) {
+      SendPiece(connection, generation, i, echo, FinishReason::kNone);
+    }
+  }
+}
+
+void Api::SendPiece(HttpConnectionId connection, Generation* generation, size_t index,
+                    std::string_view text, FinishReason finish) {
+  const bool first = !std::exchange(generation->choices[index].streamed, true);
+  replies_->Send(connection, ChunkEvent(generation->head, index, text, first, finish));
+  generation->sent_ns = now_ns_;
+}
+
+void Api::OnDelta(const TextDelta& delta) {
+  const auto place = requests_.find(delta.request);
+  if (place == requests_.end() || delta.text.empty()) return;
+  const HttpConnectionId connection = place->second.connection;
+  Generation& generation = generations_.at(connection);
+  if (!generation.stream) {
+    generation.choices[place->second.choice].answer.text += delta.text;
+    return;
+  }
+  StartStream(connection, &generation);
+  SendPiece(connection, &generation, place->second.choice, delta.text, FinishReason::kNone);
+}
+
+void Api::OnDone(const RequestDone& done) {
+  const auto found = requests_.find(done.request);
+  if (found == requests_.end()) return;
+  const Place place = found->second;
+  requests_.erase(found);
+  Generation& generation = generations_.at(place.connection);
+  Choice& choice = generation.choices[place.choice];
+  choice.done = true;
+  choice.answer.finish = done.finish;
+  --generation.open;
+  if (done.finish != FinishReason::kStop && done.finish != FinishReason::kLength) {
+    const auto code = done.code > 0 && done.code <= static_cast<uint8_t>(StatusCode::kInternal)
+                          ? static_cast<StatusCode>(done.code)
+                          : StatusCode::kInternal;
+    FailGeneration(place.connection, ApiErrorFrom(Status(code, done.message)));
+    return;
+  }
+  if (place.choice % static_cast<size_t>(generation.choices_per_prompt) == 0) {
+    generation.usage.prompt_tokens += done.prompt_tokens;
+  }
+  generation.usage.completion_tokens += done.generated_tokens;
+  if (generation.stream) {
+    StartStream(place.connection, &generation);
+    SendPiece(place.connection, &generation, place.choice, "", done.finish);
+  }
+  if (generation.open == 0) Finish(place.connection);
+}
+
+void Api::Finish(HttpConnectionId connection) {
+  // Out of the map first: the connection may start its next request.
+  const Generation generation = std::move(generations_.extract(connection).mapped());
+  if (generation.stream) {
+    if (generation.include_usage) {
+      replies_->Send(connection, UsageEvent(generation.head, generation.usage));
+    }
+    replies_->Send(connection, EventOf("[DONE]"));
+    replies_->EndStream(connection);
+    return;
+  }
+  std::vector<AnswerChoice> answers;
+  for (const Choice& choice : generation.choices) answers.push_back(choice.answer);
+  replies_->Respond(connection, {.body = AnswerJson(generation.head, answers, generation.usage)});
+}
+
+void Api::FailGeneration(HttpConnectionId connection, const ApiError& error) {
+  const bool streaming = generations_.at(connection).stream_started;
+  Drop(connection);
+  if (!streaming) {
+    Fail(connection, error);
+    return;
+  }
+  replies_->Send(connection, EventOf(ErrorJson(error)));
+  replies_->EndStream(connection);
+}
+
+void Api::Drop(HttpConnectionId connection) {
+  const auto found = generations_.find(connection);
+  if (found == generations_.end()) return;
+  for (const Choice& choice : found->second.choices) {
+    if (choice.done) continue;
+    requests_.erase(choice.request);
+    job_.ToJob(CancelRequest{choice.request});
+  }
+  generations_.erase(found);
+}
+
+void Api::OnGone(HttpConnectionId connection) {
+  Drop(connection);
+}
+
+void Api::FailAll(const Status& status) {
+  while (!generations_.empty()) {
+    FailGeneration(generations_.begin()->first, ApiErrorFrom(status));
+  }
+}
+
+}  // namespace expertflow

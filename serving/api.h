@@ -1,0 +1,142 @@
+// The OpenAI-compatible API over one job: HTTP requests become requests of the job, and what the
+// job says becomes answers. No sockets, no processes, no thread: it is told of every event, and
+// talks through HttpReplies and JobPort. One thread, that of the HTTP server.
+//
+// The folder: http/ (the server), api (routes and running requests), completion_request and
+// request_fields (what clients send), completion_text, api_error and json_text (what they get).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+#include "model/tokenizer/tokenizer.h"
+#include "serving/api_error.h"
+#include "serving/completion_request.h"
+#include "serving/completion_text.h"
+#include "serving/http/http.h"
+#include "transport/messages.h"
+
+namespace expertflow {
+
+// The coordinator; never blocks. A job that is gone takes everything and says nothing.
+class JobPort {
+ public:
+  virtual ~JobPort() = default;
+  virtual void ToJob(const Message& message) = 0;
+};
+
+struct ApiOptions {
+  std::string model;                  // name
+  int64_t vocab = 0;                  // of the model
+  int64_t positions_max = 0;          // prompt and generated tokens of a sequence
+  std::vector<std::string> api_keys;  // empty: anybody may use it
+};
+
+class Api final : public HttpHandler {
+ public:
+  // REQUIRES: tokenizer and job outlive it
+  Api(ApiOptions options, const Tokenizer& tokenizer, JobPort& job);
+  // Where answers go. REQUIRES: called before the first event
+  void SetReplies(HttpReplies* replies) { replies_ = replies; }
+
+  void OnRequest(const HttpRequest& request) override;
+  void OnGone(HttpConnectionId connection) override;
+  HttpResponse Refusal(int status, std::string_view what) const override;
+
+  void OnJobMessage(const Message& message);
+  // A few times a second: keep-alive comments, questions that nobody answers.
+  void OnTick(int64_t now_ns);
+  // From now on new requests are refused.
+  void Drain() { draining_ = true; }
+  // Ends what still runs with an error.
+  void FailAll(const Status& status);
+  size_t running() const { return generations_.size(); }
+
+ private:
+  struct Choice {
+    uint64_t request = 0;   // of the job
+    AnswerChoice answer;    // its text only when the answer is not a stream
+    bool streamed = false;  // a piece of it was sent
+    bool done = false;
+  };
+  // A completion or chat in progress: one for each connection at most.
+  struct Generation {
+    AnswerHead head;
+    std::vector<Choice> choices;
+    size_t open = 0;  // choices that are not done
+    int32_t choices_per_prompt = 1;
+    AnswerUsage usage;
+    bool stream = false;
+    bool include_usage = false;
+    bool stream_started = false;
+    int64_t started_ns = 0;
+    int64_t sent_ns = 0;
+  };
+  // A question to the coordinator, which answers in order.
+  struct Question {
+    HttpConnectionId connection;
+    bool health = false;
+    bool answered = false;  // without waiting for it
+    int64_t asked_ns = 0;
+  };
+
+  bool MayUse(const HttpRequest& request) const;
+  std::string NotReady() const;  // why; empty when the job takes requests
+  void Fail(HttpConnectionId connection, const ApiError& error);
+
+  void Route(const HttpRequest& request);
+  void OnGet(const HttpRequest& request);
+  void OnPost(const HttpRequest& request);
+  void AnswerHealth(HttpConnectionId connection, const std::vector<std::string>& reasons);
+  void AnswerModels(const HttpRequest& request);
+  void AnswerMetrics(const Question& question, const std::string& text);
+  void AskJob(const HttpRequest& request, std::deque<Question>* questions, const Message& message);
+
+  void Complete(const HttpRequest& request);
+  // Null and `error` set: cannot be.
+  bool Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int32_t>>* prompts,
+                ApiError* error) const;
+  void Start(HttpConnectionId connection, const CompletionRequest& parsed,
+             const std::vector<std::vector<int32_t>>& prompts);
+  std::string EchoOf(const CompletionRequest::Prompt& prompt) const;
+
+  void OnDelta(const TextDelta& delta);
+  void OnDone(const RequestDone& done);
+  void StartStream(HttpConnectionId connection, Generation* generation);
+  void SendPiece(HttpConnectionId connection, Generation* generation, size_t index,
+                 std::string_view text, FinishReason finish);
+  void Finish(HttpConnectionId connection);
+  void FailGeneration(HttpConnectionId connection, const ApiError& error);
+  // Forgets the generation; what still runs of it is cancelled.
+  void Drop(HttpConnectionId connection);
+
+  const ApiOptions options_;
+  const Tokenizer& tokenizer_;
+  JobPort& job_;
+  HttpReplies* replies_ = nullptr;
+  std::mt19937_64 random_;
+  std::string id_prefix_;
+
+  JobState state_;
+  bool connected_ = false;  // the job said something
+  bool draining_ = false;
+  int64_t now_ns_ = 0;  // of the last tick
+
+  std::map<HttpConnectionId, Generation> generations_;
+  struct Place {
+    HttpConnectionId connection;
+    size_t choice = 0;
+  };
+  std::map<uint64_t, Place> requests_;
+  uint64_t last_request_ = 0;
+  std::deque<Question> status_questions_;
+  std::deque<Question> metrics_questions_;
+};
+
+}  // namespace expertflow

@@ -1,0 +1,197 @@
+#include "serving/completion_request.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "serving/request_fields.h"
+
+namespace expertflow {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kTokensMax = 1 << 30;
+constexpr size_t kStopStringsMax = 16;
+constexpr size_t kStopBytesMax = 4096;
+
+// --- prompts -----------------------------------------------------------------------------------
+
+std::optional<ApiError> ReadIds(const Json& list, std::vector<int32_t>* ids) {
+  ids->reserve(list.size());
+  for (const Json& id : list) {
+    if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() > INT32_MAX) ||
+        id.get<int64_t>() < 0) {
+      return BadParameter(
+          "prompt",
+          fmt::format("prompt: expected token ids, integers from 0, found {}", ShortJson(id)));
+    }
+    ids->push_back(static_cast<int32_t>(id.get<int64_t>()));
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> ReadPrompt(const Json& json, CompletionRequest::Prompt* prompt) {
+  if (json.is_string()) {
+    *prompt = json.get<std::string>();
+    if (std::get<std::string>(*prompt).empty()) {
+      return BadParameter("prompt", "prompt: expected some text, found none");
+    }
+    return std::nullopt;
+  }
+  if (!json.is_array() || json.empty()) {
+    return BadParameter("prompt",
+                        fmt::format("prompt: expected text, a list of token ids, or a list of "
+                                    "either, found {}",
+                                    ShortJson(json)));
+  }
+  return ReadIds(json, &prompt->emplace<std::vector<int32_t>>());
+}
+
+std::optional<ApiError> ReadPrompts(const Json& body, CompletionRequest* request) {
+  const auto prompt = body.find("prompt");
+  if (prompt == body.end()) return BadParameter("prompt", "prompt: it is missing");
+  const bool many = prompt->is_array() && !prompt->empty() &&
+                    (prompt->front().is_string() || prompt->front().is_array());
+  if (!many) return ReadPrompt(*prompt, &request->prompts.emplace_back());
+  if (prompt->size() > static_cast<size_t>(CompletionRequest::kChoicesMax)) {
+    return BadParameter("prompt", fmt::format("prompt: at most {} prompts at once, found {}",
+                                              CompletionRequest::kChoicesMax, prompt->size()));
+  }
+  for (const Json& one : *prompt) {
+    if (auto error = ReadPrompt(one, &request->prompts.emplace_back())) return error;
+  }
+  return std::nullopt;
+}
+
+// --- everything else ---------------------------------------------------------------------------
+
+std::optional<ApiError> ReadSampling(const RequestFields& fields, CompletionRequest* request) {
+  double temperature = request->sampling.temperature;
+  double top_p = request->sampling.top_p;
+  int64_t top_k = 0;
+  int64_t seed = 0;
+  if (auto error = fields.Number("temperature", 0, 2, &temperature)) return error;
+  if (auto error = fields.Number("top_p", 0, 1, &top_p)) return error;
+  if (auto error = fields.Integer("top_k", -1, 1'000'000, &top_k)) return error;
+  if (auto error = fields.Integer("seed", std::numeric_limits<int64_t>::min(),
+                                  std::numeric_limits<int64_t>::max(), &seed)) {
+    return error;
+  }
+  request->sampling = {.temperature = static_cast<float>(temperature),
+                       .top_p = static_cast<float>(top_p),
+                       .top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0)),
+                       .seed = static_cast<uint64_t>(seed)};
+  request->has_seed = fields.Has("seed");
+  return std::nullopt;
+}
+
+std::optional<ApiError> ReadStop(const RequestFields& fields, CompletionRequest* request) {
+  const Json* stop = fields.Find("stop");
+  if (stop == nullptr) return std::nullopt;
+  const Json list = stop->is_array() ? *stop : Json::array({*stop});
+  if (list.size() > kStopStringsMax) {
+    return BadParameter(
+        "stop", fmt::format("stop: at most {} strings, found {}", kStopStringsMax, list.size()));
+  }
+  for (const Json& text : list) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty() ||
+        text.get_ref<const std::string&>().size() > kStopBytesMax) {
+      return BadParameter("stop", fmt::format("stop: expected strings of 1 to {} bytes, found {}",
+                                              kStopBytesMax, ShortJson(text)));
+    }
+    request->stop.push_back(text.get<std::string>());
+  }
+  return std::nullopt;
+}
+
+std::optional<ApiError> ReadLengths(const RequestFields& fields, CompletionRequest* request) {
+  for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+    int64_t tokens = 0;
+    if (auto error = fields.Integer(name, 1, kTokensMax, &tokens)) return error;
+    if (tokens > 0) request->max_tokens = static_cast<uint32_t>(tokens);
+  }
+  int64_t n = 1;
+  if (auto error = fields.Integer("n", 1, CompletionRequest::kChoicesMax, &n)) return error;
+  request->n = static_cast<int32_t>(n);
+  return std::nullopt;
+}
+
+std::optional<ApiError> ReadStreaming(const RequestFields& fields, CompletionRequest* request) {
+  if (auto error = fields.Flag("stream", &request->stream)) return error;
+  const Json* options = fields.Find("stream_options");
+  if (options == nullptr) return std::nullopt;
+  if (!request->stream || !options->is_object()) {
+    return BadParameter("stream_options",
+                        "stream_options: expected an object, together with \"stream\": true");
+  }
+  return RequestFields(*options, "stream_options.").Flag("include_usage", &request->include_usage);
+}
+
+// Known parameters that change the output, at values that would: the values here change nothing.
+std::optional<ApiError> RefuseUnsupported(const RequestFields& fields, int32_t n) {
+  static const std::array<std::pair<const char*, std::vector<Json>>, 18> kHarmless = {{
+      {"logprobs", {false}},
+      {"top_logprobs", {0}},
+      {"prompt_logprobs", {}},
+      {"presence_penalty", {0}},
+      {"frequency_penalty", {0}},
+      {"repetition_penalty", {1}},
+      {"min_p", {0}},
+      {"logit_bias", {Json::object()}},
+      {"suffix", {""}},
+      {"tools", {Json::array()}},
+      {"tool_choice", {"none", "auto"}},
+      {"functions", {Json::array()}},
+      {"function_call", {"none", "auto"}},
+      {"response_format", {{{"type", "text"}}}},
+      {"modalities", {Json::array({"text"})}},
+      {"audio", {}},
+      {"min_tokens", {0}},
+      {"use_beam_search", {false}},
+  }};
+  for (const auto& [name, harmless] : kHarmless) {
+    const Json* value = fields.Find(name);
+    if (value == nullptr || std::find(harmless.begin(), harmless.end(), *value) != harmless.end()) {
+      continue;
+    }
+    ApiError error = BadParameter(
+        name, fmt::format("{}: not supported by this server, found {}", name, ShortJson(*value)));
+    error.code = "unsupported_parameter";
+    return error;
+  }
+  const Json* best_of = fields.Find("best_of");
+  if (best_of != nullptr && *best_of != n) {
+    return BadParameter("best_of", "best_of: only the value of n is supported");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<ApiError> ParseCompletionRequest(std::string_view body, CompletionRequest* request) {
+  *request = {};
+  Json json;
+  if (auto error = ParseRequestBody(body, &json)) return error;
+  const RequestFields fields(json, "");
+  if (auto error = fields.Text("model", &request->model)) return error;
+  if (auto error = ReadPrompts(json, request)) return error;
+  if (auto error = ReadSampling(fields, request)) return error;
+  if (auto error = ReadStop(fields, request)) return error;
+  if (auto error = ReadLengths(fields, request)) return error;
+  if (auto error = ReadStreaming(fields, request)) return error;
+  if (auto error = fields.Flag("ignore_eos", &request->ignore_eos)) return error;
+  if (auto error = fields.Flag("echo", &request->echo)) return error;
+  if (auto error = RefuseUnsupported(fields, request->n)) return error;
+  if (static_cast<int64_t>(request->prompts.size()) * request->n > CompletionRequest::kChoicesMax) {
+    return BadParameter(
+        "n", fmt::format("n: {} prompts times {} are more than {} choices", request->prompts.size(),
+                         request->n, CompletionRequest::kChoicesMax));
+  }
+  return std::nullopt;
+}
+
+}  // namespace expertflow

@@ -1,0 +1,40 @@
+// The body of /v1/completions and /v1/chat/completions: parsed and checked, whatever it is. Fields
+// that nobody knows are ignored as OpenAI does; fields that we know and do not support are refused
+// by name. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "serving/api_error.h"
+#include "transport/messages.h"
+
+namespace expertflow {
+
+struct CompletionRequest {
+  static constexpr int64_t kChoicesMax = 128;  // prompts times n
+
+  using Prompt = std::variant<std::string, std::vector<int32_t>>;
+
+  std::string model;            // empty: whatever is served
+  std::vector<Prompt> prompts;  // of a completion; not empty
+  std::string chat_json;        // of a chat: messages and all, as the client wrote it
+  std::optional<uint32_t> max_tokens;
+  SamplingParams sampling = {.temperature = 1};
+  bool has_seed = false;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  bool echo = false;
+  int32_t n = 1;
+  bool stream = false;
+  bool include_usage = false;  // in a stream
+};
+
+// Nothing, and `request` is set; or what is wrong.
+std::optional<ApiError> ParseCompletionRequest(std::string_view body, CompletionRequest* request);
+
+}  // namespace expertflow

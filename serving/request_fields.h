@@ -1,0 +1,41 @@
+// Fields of a JSON object by name, with types and ranges; what is wrong is named. A field that is
+// null counts as absent. Internal to the parsing of requests: it brings in the JSON library.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "serving/api_error.h"
+
+namespace expertflow {
+
+// A JSON object in valid UTF-8, or what is wrong.
+std::optional<ApiError> ParseRequestBody(std::string_view body, nlohmann::json* json);
+// As it may stand in a message: cut when it is long.
+std::string ShortJson(const nlohmann::json& json);
+
+class RequestFields {
+ public:
+  // Borrows `object`. REQUIRES: it is an object
+  RequestFields(const nlohmann::json& object, std::string prefix)
+      : object_(object), prefix_(std::move(prefix)) {}
+
+  const nlohmann::json* Find(const char* name) const;  // null when absent
+  bool Has(const char* name) const { return Find(name) != nullptr; }
+  // These leave `value` alone when the field is absent.
+  std::optional<ApiError> Text(const char* name, std::string* value) const;
+  std::optional<ApiError> Flag(const char* name, bool* value) const;
+  std::optional<ApiError> Number(const char* name, double min, double max, double* value) const;
+  std::optional<ApiError> Integer(const char* name, int64_t min, int64_t max, int64_t* value) const;
+
+ private:
+  ApiError Wrong(const char* name, const std::string& expected, const nlohmann::json& found) const;
+
+  const nlohmann::json& object_;
+  const std::string prefix_;
+};
+
+}  // namespace expertflow

@@ -1,0 +1,250 @@
+// `expertflow serve` as clients meet it: over loopback, with good and bad requests, with clients
+// that vanish or stall, with workers that are killed, and at its own end.
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <list>
+
+#include "tests/process/http_client.h"
+#include "tests/process/program.h"
+
+namespace expertflow::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A server that takes requests.
+class Server {
+ public:
+  explicit Server(const std::vector<std::string>& more = {}) : program_(Arguments(more)) {
+    EXPECT_TRUE(Eventually([this] {
+      return program_.out().find("ready\n") != std::string::npos || program_.Processes().empty();
+    })) << program_.err();
+    const std::string out = program_.out();
+    const size_t at = out.find("http://127.0.0.1:");
+    if (at != std::string::npos) port_ = std::atoi(out.c_str() + at + 17);
+    EXPECT_GT(port_, 0) << out << program_.err();
+  }
+
+  Program& program() { return program_; }
+  int port() const { return port_; }
+  std::string Post(const std::string& path, const std::string& body) const {
+    HttpClient client(port_);
+    client.Post(path, body);
+    return client.ReadAll();
+  }
+  std::string Get(const std::string& path) const {
+    HttpClient client(port_);
+    client.Get(path);
+    return client.ReadAll();
+  }
+  // "expertflow_requests_running 0"
+  bool Shows(const std::string& metric) const {
+    return Get("/metrics").find("\n" + metric + "\n") != std::string::npos;
+  }
+  void ExpectEnds(int code = 0) {
+    ::kill(program_.pid(), SIGTERM);
+    EXPECT_EQ(program_.Wait(30'000), code) << program_.err();
+    program_.ExpectNothingLeft();
+  }
+
+ private:
+  static std::vector<std::string> Arguments(const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"serve", "--model", kModel, "--listen", "127.0.0.1:0"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  Program program_;
+  int port_ = 0;
+};
+
+std::string Body(int tokens, const std::string& more = "") {
+  return R"({"prompt":"The lighthouse keeper","temperature":0,"ignore_eos":true,"max_tokens":)" +
+         std::to_string(tokens) + more + "}";
+}
+
+// Slow enough to be disturbed half-way: the emulated link is the bottleneck.
+std::vector<std::string> Slow(std::vector<std::string> more) {
+  more.insert(more.end(), {"--expert-memory", "20%", "--link", "60MB/s"});
+  return more;
+}
+
+std::string TextOfRun(int tokens) {
+  Program run({"run", "--model", kModel, "--prompt", "The lighthouse keeper", "--max-tokens",
+               std::to_string(tokens), "--ignore-eos"});
+  EXPECT_EQ(run.Wait(), 0) << run.err();
+  std::string text = run.out();
+  EXPECT_TRUE(text.ends_with('\n'));
+  text.pop_back();
+  return text;
+}
+
+TEST(ServeTest, SameTextAsRunWholeAndStreamedWithExactUsage) {
+  const std::string expected = TextOfRun(60);
+  Server server({"--workers", "2"});
+  EXPECT_EQ(StatusOf(server.Get("/health")), 200);
+  EXPECT_THAT(server.Get("/v1/models"), HasSubstr(R"("id":"tiny-moe")"));
+  EXPECT_THAT(server.Get("/v1/expertflow/status"), HasSubstr(R"("phase": "ready")"));
+
+  const std::string whole = server.Post("/v1/completions", Body(60));
+  EXPECT_EQ(StatusOf(whole), 200);
+  EXPECT_EQ(JoinedStrings(whole, "text"), expected);
+  EXPECT_THAT(whole, HasSubstr(R"("completion_tokens":60)"));
+  EXPECT_THAT(whole, HasSubstr(R"("finish_reason":"length")"));
+
+  const std::string stream = Unchunked(server.Post(
+      "/v1/completions", Body(60, R"(,"stream":true,"stream_options":{"include_usage":true})")));
+  EXPECT_EQ(JoinedStrings(stream, "text"), expected);
+  EXPECT_THAT(stream, HasSubstr(R"("completion_tokens":60)"));
+  EXPECT_TRUE(stream.ends_with("data: [DONE]\n\n")) << stream;
+
+  // A stop string in the middle ends the text before it, and never shows.
+  const std::string stop = expected.substr(expected.size() / 2, 3);
+  ASSERT_EQ(stop.find_first_of("\"\\\n"), std::string::npos) << "choose other characters";
+  for (const std::string& how : {std::string(), std::string(R"(,"stream":true)")}) {
+    const std::string stopped =
+        server.Post("/v1/completions", Body(60, how + R"(,"stop":[")" + stop + "\"]"));
+    const std::string text = JoinedStrings(how.empty() ? stopped : Unchunked(stopped), "text");
+    EXPECT_EQ(text, expected.substr(0, expected.find(stop)));
+    EXPECT_THAT(stopped, HasSubstr(R"("finish_reason":"stop")"));
+  }
+  server.ExpectEnds();
+}
+
+TEST(ServeTest, BadRequestsNameTheParameterAndHarmNothing) {
+  Server server;
+  EXPECT_EQ(StatusOf(server.Post("/v1/completions", "{")), 400);
+  EXPECT_THAT(server.Post("/v1/completions", Body(5, R"(,"top_p":7)")),
+              HasSubstr(R"("param":"top_p")"));
+  EXPECT_THAT(server.Post("/v1/completions", Body(5000)), HasSubstr("context_length_exceeded"));
+  EXPECT_EQ(StatusOf(server.Post("/v1/nothing", "{}")), 404);
+  EXPECT_EQ(StatusOf(server.Post("/v1/completions", std::string(9 << 20, ' '))), 413);
+  HttpClient noise(server.port());
+  noise.Send("\x16\x03\x01 nonsense\r\n\r\n");
+  EXPECT_EQ(StatusOf(noise.ReadAll()), 400);
+  EXPECT_EQ(StatusOf(server.Post("/v1/completions", Body(5))), 200);
+  server.ExpectEnds();
+}
+
+TEST(ServeTest, AWorkerKilledWhileStreamingLeavesNoGapAndNoRepetition) {
+  const std::string expected = TextOfRun(120);
+  Server server(Slow({"--workers", "2"}));
+  HttpClient client(server.port());
+  client.Post("/v1/completions", Body(120, R"(,"stream":true)"));
+  client.ReadUntil("\"text\"");
+  server.program().Kill("expertflow worker");  // the first has the sequence
+  const std::string stream = Unchunked(client.ReadAll());
+  EXPECT_EQ(JoinedStrings(stream, "text"), expected);
+  EXPECT_TRUE(stream.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(server.Shows("expertflow_workers_lost_total 1"));
+  server.ExpectEnds();
+}
+
+TEST(ServeTest, AClientThatVanishesFreesItsSequence) {
+  Server server(Slow({"--sequences-max", "1"}));
+  for (const char* how : {"", R"(,"stream":true)"}) {
+    HttpClient client(server.port());
+    client.Post("/v1/completions", Body(1500, how));
+    ASSERT_TRUE(Eventually([&] { return server.Shows("expertflow_requests_running 1"); }));
+    client.Reset();
+    EXPECT_TRUE(Eventually([&] { return server.Shows("expertflow_requests_running 0"); }, 5'000));
+  }
+  EXPECT_TRUE(server.Shows("expertflow_requests_total{outcome=\"cancelled\"} 2"));
+  EXPECT_EQ(StatusOf(server.Post("/v1/completions", Body(2))), 200);
+  server.ExpectEnds();
+}
+
+TEST(ServeTest, SlowAndIdleClientsDoNotStopService) {
+  Server server({"--connections-max", "50"});
+  std::list<HttpClient> slow;
+  for (int i = 0; i < 200; ++i) {
+    slow.emplace_back(server.port());
+    if (i % 2 == 0) slow.back().Send("POST /v1/completions HTTP/1.1\r\nContent-Le");
+  }
+  EXPECT_EQ(StatusOf(server.Post("/v1/completions", Body(2))), 200);
+  EXPECT_EQ(StatusOf(server.Get("/health")), 200);
+  server.ExpectEnds();
+}
+
+TEST(ServeTest, AFullQueueAsksToTryAgain) {
+  Server server(Slow({"--sequences-max", "1", "--queue-max", "1"}));
+  std::list<HttpClient> clients;
+  for (int i = 0; i < 2; ++i) {
+    clients.emplace_back(server.port()).Post("/v1/completions", Body(1500, R"(,"stream":true)"));
+    ASSERT_TRUE(Eventually([&] {
+      return server.Shows(i == 0 ? "expertflow_requests_running 1"
+                                 : "expertflow_requests_queued 1");
+    }));
+  }
+  const std::string refused = server.Post("/v1/completions", Body(5));
+  EXPECT_EQ(StatusOf(refused), 503);
+  EXPECT_THAT(refused, HasSubstr("Retry-After: "));
+  for (HttpClient& client : clients) client.Reset();
+  EXPECT_TRUE(Eventually([&] { return StatusOf(server.Post("/v1/completions", Body(2))) == 200; }));
+  server.ExpectEnds();
+}
+
+TEST(ServeTest, SigtermFinishesWhatRunsAndTakesNothingNew) {
+  const std::string expected = TextOfRun(60);
+  Server server(Slow({}));
+  HttpClient client(server.port());
+  client.Post("/v1/completions", Body(60, R"(,"stream":true)"));
+  client.ReadUntil("\"text\"");
+  ::kill(server.program().pid(), SIGTERM);
+  EXPECT_TRUE(Eventually([&] { return StatusOf(server.Get("/health")) == 503; }));
+  EXPECT_EQ(StatusOf(server.Post("/v1/completions", Body(5))), 503);
+  EXPECT_EQ(JoinedStrings(Unchunked(client.ReadAll()), "text"), expected);
+  EXPECT_EQ(server.program().Wait(30'000), 0) << server.program().err();
+  server.program().ExpectNothingLeft();
+}
+
+TEST(ServeTest, ASecondSignalEndsAtOnce) {
+  Server server(Slow({}));
+  HttpClient client(server.port());
+  client.Post("/v1/completions", Body(1500, R"(,"stream":true)"));
+  client.ReadUntil("\"text\"");
+  ::kill(server.program().pid(), SIGTERM);
+  EXPECT_TRUE(Eventually([&] { return StatusOf(server.Get("/health")) == 503; }));
+  ::kill(server.program().pid(), SIGTERM);
+  EXPECT_EQ(server.program().Wait(20'000), 128 + SIGTERM);
+  server.program().ExpectNothingLeft();
+}
+
+TEST(ServeTest, TheDrainHasAnEnd) {
+  Server server(Slow({"--drain-timeout", "300ms"}));
+  HttpClient client(server.port());
+  client.Post("/v1/completions", Body(1500, R"(,"stream":true)"));
+  client.ReadUntil("\"text\"");
+  server.ExpectEnds();
+  EXPECT_THAT(client.ReadAll(), HasSubstr(R"({"error":{"message":"the server ends")"));
+}
+
+TEST(ServeTest, WithoutItsJobTheServerEndsAndSaysWhy) {
+  Server server(Slow({}));
+  HttpClient client(server.port());
+  client.Post("/v1/completions", Body(1500));
+  ASSERT_TRUE(Eventually([&] { return server.Shows("expertflow_requests_running 1"); }));
+  server.program().Kill("expertflow coordinator");
+  EXPECT_EQ(StatusOf(client.ReadAll()), 503);
+  EXPECT_EQ(server.program().Wait(30'000), 1);
+  EXPECT_THAT(server.program().err(), HasSubstr("coordinator"));
+  server.program().ExpectNothingLeft();
+}
+
+TEST(ServeTest, WithKeysOnlyTheirOwnersMayAsk) {
+  char file[] = "/tmp/eft-keys-XXXXXX";
+  UniqueFd fd(::mkstemp(file));
+  ASSERT_TRUE(fd.valid());
+  std::ofstream(file) << "# ours\nkey-of-a-friend\n";
+  Server server({"--api-keys", file});
+  EXPECT_EQ(StatusOf(server.Get("/v1/models")), 401);
+  HttpClient client(server.port());
+  client.Get("/v1/models", "Authorization: Bearer key-of-a-friend\r\n");
+  EXPECT_EQ(StatusOf(client.ReadAll()), 200);
+  EXPECT_EQ(StatusOf(server.Get("/health")), 200);
+  server.ExpectEnds();
+  std::filesystem::remove(file);
+}
+
+}  // namespace
+}  // namespace expertflow::testing

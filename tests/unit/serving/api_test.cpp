@@ -1,0 +1,238 @@
+#include "serving/api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+
+namespace expertflow {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Recorder final : HttpReplies, JobPort {
+  void Respond(HttpConnectionId id, const HttpResponse& response) override {
+    responses[id.value].push_back(response);
+  }
+  void StartStream(HttpConnectionId id, std::string_view) override { streams[id.value] = ""; }
+  void Send(HttpConnectionId id, std::string_view bytes) override { streams[id.value] += bytes; }
+  void EndStream(HttpConnectionId id) override { streams[id.value] += "<end>"; }
+  HttpServerStats stats() const override { return {}; }
+  void ToJob(const Message& message) override { to_job.push_back(message); }
+
+  std::map<uint64_t, std::vector<HttpResponse>> responses;
+  std::map<uint64_t, std::string> streams;
+  std::vector<Message> to_job;
+};
+
+class ApiTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto tokenizer = Tokenizer::Load(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe/tokenizer.json");
+    ASSERT_TRUE(tokenizer.ok());
+    tokenizer_ = std::move(*tokenizer);
+    Make({.model = "tiny", .vocab = 4096, .positions_max = 100});
+    api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
+  }
+  void Make(const ApiOptions& options) {
+    api_ = std::make_unique<Api>(options, *tokenizer_, recorder_);
+    api_->SetReplies(&recorder_);
+  }
+  void Get(uint64_t connection, const std::string& path, const std::string& key = "") {
+    api_->OnRequest(
+        {.connection = {connection}, .method = "GET", .path = path, .authorization = key});
+  }
+  void Post(uint64_t connection, const std::string& body,
+            const std::string& type = "application/json") {
+    api_->OnRequest({.connection = {connection},
+                     .method = "POST",
+                     .path = "/v1/completions",
+                     .content_type = type,
+                     .body = body});
+  }
+  template <typename T>
+  std::vector<T> ToJob() const {
+    std::vector<T> found;
+    for (const Message& message : recorder_.to_job) {
+      if (const T* one = std::get_if<T>(&message)) found.push_back(*one);
+    }
+    return found;
+  }
+  const HttpResponse& Response(uint64_t connection) {
+    static const HttpResponse kNone{.status = 0};
+    const auto& all = recorder_.responses[connection];
+    return all.empty() ? kNone : all.back();
+  }
+  void Say(uint64_t request, const std::string& text) {
+    api_->OnJobMessage(TextDelta{.request = request, .text = text});
+  }
+  void End(uint64_t request, FinishReason finish = FinishReason::kStop,
+           StatusCode code = StatusCode::kOk) {
+    api_->OnJobMessage(RequestDone{.request = request,
+                                   .finish = finish,
+                                   .code = static_cast<uint8_t>(code),
+                                   .message = "why",
+                                   .prompt_tokens = 3,
+                                   .generated_tokens = 2});
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  Recorder recorder_;
+  std::unique_ptr<Api> api_;
+};
+
+TEST_F(ApiTest, AnswersWholeCompletionsInOrderWithUsage) {
+  Post(1, R"({"prompt":[5,6,7],"n":2,"max_tokens":2,"seed":10,"temperature":1})");
+  const auto submitted = ToJob<SubmitRequest>();
+  ASSERT_EQ(submitted.size(), 2U);
+  EXPECT_EQ(submitted[0].tokens, (std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(submitted[0].sampling.seed, 10U);
+  EXPECT_EQ(submitted[1].sampling.seed, 11U);
+  Say(submitted[1].request, "second");
+  Say(submitted[0].request, "fi\"rst");
+  End(submitted[1].request, FinishReason::kLength);
+  EXPECT_EQ(Response(1).status, 0);
+  End(submitted[0].request);
+  EXPECT_EQ(Response(1).status, 200);
+  EXPECT_THAT(
+      Response(1).body,
+      HasSubstr(
+          R"({"index":0,"text":"fi\"rst","logprobs":null,"finish_reason":"stop"},{"index":1,"text":"second","logprobs":null,"finish_reason":"length"})"));
+  EXPECT_THAT(Response(1).body,
+              HasSubstr(R"("prompt_tokens":3,"completion_tokens":4,"total_tokens":7)"));
+  EXPECT_EQ(api_->running(), 0U);
+}
+
+TEST_F(ApiTest, StreamsPiecesThenFinishThenUsageThenDone) {
+  Post(1, R"({"prompt":"Hi","stream":true,"stream_options":{"include_usage":true}})");
+  const uint64_t request = ToJob<SubmitRequest>().at(0).request;
+  EXPECT_EQ(recorder_.streams.count(1), 0U);
+  Say(request, "a\n");
+  EXPECT_THAT(recorder_.streams[1],
+              HasSubstr(R"("text":"a\n","logprobs":null,"finish_reason":null)"));
+  End(request, FinishReason::kLength);
+  const std::string& stream = recorder_.streams[1];
+  EXPECT_LT(stream.find(R"("finish_reason":"length")"), stream.find(R"("choices":[],"usage")"));
+  EXPECT_TRUE(stream.ends_with("data: [DONE]\n\n<end>")) << stream;
+}
+
+TEST_F(ApiTest, EchoPutsThePromptFirst) {
+  Post(1, R"({"prompt":"Hi ","echo":true})");
+  Say(1, "there");
+  End(1);
+  EXPECT_THAT(Response(1).body, HasSubstr(R"("text":"Hi there")"));
+}
+
+TEST_F(ApiTest, AGoneClientsChoicesAreCancelled) {
+  Post(1, R"({"prompt":"Hi","n":2})");
+  End(1);
+  api_->OnGone({1});
+  const auto cancelled = ToJob<CancelRequest>();
+  ASSERT_EQ(cancelled.size(), 1U);
+  EXPECT_EQ(cancelled[0].request, 2U);
+  End(2, FinishReason::kCancelled);  // comes late
+  EXPECT_EQ(Response(1).status, 0);
+  EXPECT_EQ(api_->running(), 0U);
+}
+
+TEST_F(ApiTest, AFullQueueMeansTryAgainAndTheOtherChoicesAreCancelled) {
+  Post(1, R"({"prompt":"Hi","n":2,"stream":true})");
+  End(1, FinishReason::kError, StatusCode::kResourceExhausted);
+  EXPECT_EQ(Response(1).status, 503);
+  EXPECT_THAT(Response(1).body, HasSubstr("overloaded"));
+  ASSERT_FALSE(Response(1).headers.empty());
+  EXPECT_EQ(Response(1).headers[0].first, "Retry-After");
+  EXPECT_EQ(ToJob<CancelRequest>().size(), 1U);
+}
+
+TEST_F(ApiTest, AFailureInAStreamIsAnEventOfIt) {
+  Post(1, R"({"prompt":"Hi","stream":true})");
+  Say(1, "a");
+  End(1, FinishReason::kError, StatusCode::kInternal);
+  EXPECT_THAT(recorder_.streams[1],
+              HasSubstr(R"(data: {"error":{"message":"why","type":"server_error")"));
+  EXPECT_TRUE(recorder_.streams[1].ends_with("<end>"));
+}
+
+TEST_F(ApiTest, WhatDoesNotFitIsRefusedBeforeTheJobSeesIt) {
+  Post(1, R"({"prompt":[1,2,3],"max_tokens":99})");
+  EXPECT_EQ(Response(1).status, 400);
+  EXPECT_THAT(Response(1).body, HasSubstr("context_length_exceeded"));
+  Post(2, R"({"prompt":[1,4096]})");
+  EXPECT_THAT(Response(2).body, HasSubstr(R"("param":"prompt")"));
+  Post(3, R"({"prompt":"a","model":"other"})");
+  EXPECT_EQ(Response(3).status, 404);
+  Post(4, "prompt=a", "application/x-www-form-urlencoded");
+  EXPECT_EQ(Response(4).status, 415);
+  EXPECT_TRUE(recorder_.to_job.empty());
+  Post(5, R"({"prompt":[1,2,3],"max_tokens":98})");
+  EXPECT_EQ(ToJob<SubmitRequest>().size(), 1U);
+}
+
+TEST_F(ApiTest, HealthNamesWhatIsMissing) {
+  Get(1, "/health");
+  api_->OnJobMessage(MetricsReply{"# x\nexpertflow_workers_ready 2\n"});
+  EXPECT_EQ(Response(1).status, 200);
+  Get(2, "/health");
+  api_->OnJobMessage(MetricsReply{"# x\nexpertflow_workers_ready 0\n"});
+  EXPECT_EQ(Response(2).status, 503);
+  EXPECT_THAT(Response(2).body, HasSubstr("no worker is ready"));
+  Get(3, "/health");
+  api_->OnTick(6'000'000'000);
+  EXPECT_THAT(Response(3).body, HasSubstr("does not answer"));
+  api_->OnJobMessage(MetricsReply{"# x\nexpertflow_workers_ready 2\n"});  // of the third
+  EXPECT_EQ(recorder_.responses[3].size(), 1U);
+  api_->Drain();
+  Get(4, "/health");
+  EXPECT_THAT(Response(4).body, HasSubstr("shutting down"));
+  Get(5, "/health/live");
+  EXPECT_EQ(Response(5).status, 200);
+}
+
+TEST_F(ApiTest, BeforeTheJobIsReadyRequestsAreRefused) {
+  Make({.model = "tiny", .vocab = 4096, .positions_max = 100});
+  Post(1, R"({"prompt":"Hi"})");
+  EXPECT_EQ(Response(1).status, 503);
+  EXPECT_TRUE(recorder_.to_job.empty());
+}
+
+TEST_F(ApiTest, KeysOpenTheDoor) {
+  Make({.model = "tiny",
+        .vocab = 4096,
+        .positions_max = 100,
+        .api_keys = {"secret-1", "secret-22"}});
+  api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
+  for (const char* wrong : {"", "Bearer ", "Bearer secret-2", "Bearer secret-1x", "secret-1"}) {
+    Get(1, "/v1/models", wrong);
+    EXPECT_EQ(Response(1).status, 401) << wrong;
+  }
+  Get(2, "/v1/models", "Bearer secret-22");
+  EXPECT_EQ(Response(2).status, 200);
+  Get(3, "/health/live");
+  EXPECT_EQ(Response(3).status, 200);
+}
+
+TEST_F(ApiTest, UnknownPathsAndMethodsHaveTheErrorShape) {
+  Get(1, "/nothing");
+  EXPECT_EQ(Response(1).status, 404);
+  EXPECT_THAT(Response(1).body, HasSubstr(R"({"error":{"message":)"));
+  Get(2, "/v1/completions");
+  EXPECT_EQ(Response(2).status, 405);
+  Get(3, "/v1/models/tiny");
+  EXPECT_EQ(Response(3).status, 200);
+  Get(4, "/v1/models/x");
+  EXPECT_THAT(Response(4).body, HasSubstr("model_not_found"));
+}
+
+TEST_F(ApiTest, AQuietStreamIsKeptAlive) {
+  Post(1, R"({"prompt":"Hi","stream":true})");
+  api_->OnTick(2'000'000'000);
+  ASSERT_EQ(recorder_.streams.count(1), 1U);
+  EXPECT_EQ(recorder_.streams[1], "");
+  api_->OnTick(18'000'000'000);
+  EXPECT_EQ(recorder_.streams[1], ": keep-alive\n\n");
+}
+
+}  // namespace
+}  // namespace expertflow

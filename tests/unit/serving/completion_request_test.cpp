@@ -1,0 +1,122 @@
+#include "serving/completion_request.h"
+
+#include <gtest/gtest.h>
+
+namespace expertflow {
+namespace {
+
+TEST(CompletionRequestTest, ReadsWhatOpenAiClientsSend) {
+  CompletionRequest request;
+  const auto error = ParseCompletionRequest(
+      R"({"model":"m","prompt":"Hi","max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,
+          "seed":-3,"stop":["a","b"],"n":2,"stream":true,"stream_options":{"include_usage":true},
+          "echo":true,"ignore_eos":true,"user":"someone","unknown":{"a":[1]},"logprobs":null})",
+      &request);
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_EQ(request.model, "m");
+  ASSERT_EQ(request.prompts.size(), 1U);
+  EXPECT_EQ(std::get<std::string>(request.prompts[0]), "Hi");
+  EXPECT_EQ(request.max_tokens, 7U);
+  EXPECT_FLOAT_EQ(request.sampling.temperature, 0.5F);
+  EXPECT_FLOAT_EQ(request.sampling.top_p, 0.9F);
+  EXPECT_EQ(request.sampling.top_k, 40);
+  EXPECT_EQ(request.sampling.seed, static_cast<uint64_t>(-3));
+  EXPECT_TRUE(request.has_seed);
+  EXPECT_EQ(request.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(request.n, 2);
+  EXPECT_TRUE(request.stream && request.include_usage && request.echo && request.ignore_eos);
+}
+
+TEST(CompletionRequestTest, DefaultsAreOpenAis) {
+  CompletionRequest request;
+  ASSERT_FALSE(ParseCompletionRequest(R"({"prompt":"Hi","max_tokens":null})", &request));
+  EXPECT_EQ(request.max_tokens, std::nullopt);
+  EXPECT_FLOAT_EQ(request.sampling.temperature, 1);
+  EXPECT_FALSE(request.has_seed || request.stream || request.echo);
+  EXPECT_EQ(request.n, 1);
+}
+
+TEST(CompletionRequestTest, PromptsAreTextOrIdsOrListsOfEither) {
+  CompletionRequest request;
+  ASSERT_FALSE(ParseCompletionRequest(R"({"prompt":[1,2]})", &request));
+  ASSERT_EQ(request.prompts.size(), 1U);
+  EXPECT_EQ(std::get<std::vector<int32_t>>(request.prompts[0]), (std::vector<int32_t>{1, 2}));
+  ASSERT_FALSE(ParseCompletionRequest(R"({"prompt":["a","b"]})", &request));
+  EXPECT_EQ(request.prompts.size(), 2U);
+  ASSERT_FALSE(ParseCompletionRequest(R"({"prompt":[[1],[2,3]]})", &request));
+  EXPECT_EQ(std::get<std::vector<int32_t>>(request.prompts[1]), (std::vector<int32_t>{2, 3}));
+}
+
+struct BadCase {
+  const char* body;
+  const char* param;
+};
+
+class BadRequestTest : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(BadRequestTest, NamesTheParameter) {
+  CompletionRequest request;
+  const auto error = ParseCompletionRequest(GetParam().body, &request);
+  ASSERT_TRUE(error) << GetParam().body;
+  EXPECT_EQ(error->http_status, 400);
+  EXPECT_EQ(error->param, GetParam().param) << error->message;
+  EXPECT_NE(error->message, "");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Bodies, BadRequestTest,
+    ::testing::Values(
+        BadCase{"", ""}, BadCase{"{", ""}, BadCase{"[]", ""}, BadCase{"7", ""},
+        BadCase{"{\"prompt\":\"\xff\"}", ""}, BadCase{R"({"prompt":"a","seed":1e999})", ""},
+        BadCase{R"({"prompt":"a","temperature":NaN})", ""}, BadCase{"{}", "prompt"},
+        BadCase{R"({"prompt":""})", "prompt"}, BadCase{R"({"prompt":[]})", "prompt"},
+        BadCase{R"({"prompt":7})", "prompt"}, BadCase{R"({"prompt":[1,"a"]})", "prompt"},
+        BadCase{R"({"prompt":[-1]})", "prompt"}, BadCase{R"({"prompt":[1.5]})", "prompt"},
+        BadCase{R"({"prompt":[18446744073709551615]})", "prompt"},
+        BadCase{R"({"prompt":[2147483648]})", "prompt"}, BadCase{R"({"prompt":[[]]})", "prompt"},
+        BadCase{R"({"prompt":"a","model":7})", "model"},
+        BadCase{R"({"prompt":"a","max_tokens":0})", "max_tokens"},
+        BadCase{R"({"prompt":"a","max_tokens":-5})", "max_tokens"},
+        BadCase{R"({"prompt":"a","max_tokens":"5"})", "max_tokens"},
+        BadCase{R"({"prompt":"a","max_tokens":18446744073709551615})", "max_tokens"},
+        BadCase{R"({"prompt":"a","temperature":-0.1})", "temperature"},
+        BadCase{R"({"prompt":"a","temperature":2.1})", "temperature"},
+        BadCase{R"({"prompt":"a","temperature":1e300})", "temperature"},
+        BadCase{R"({"prompt":"a","temperature":true})", "temperature"},
+        BadCase{R"({"prompt":"a","top_p":1.01})", "top_p"},
+        BadCase{R"({"prompt":"a","top_k":-2})", "top_k"},
+        BadCase{R"({"prompt":"a","seed":0.5})", "seed"},
+        BadCase{R"({"prompt":"a","stop":7})", "stop"},
+        BadCase{R"({"prompt":"a","stop":["a",""]})", "stop"},
+        BadCase{R"({"prompt":"a","n":0})", "n"}, BadCase{R"({"prompt":"a","n":129})", "n"},
+        BadCase{R"({"prompt":["a","b"],"n":65})", "n"},
+        BadCase{R"({"prompt":"a","stream":"yes"})", "stream"},
+        BadCase{R"({"prompt":"a","stream_options":{}})", "stream_options"},
+        BadCase{R"({"prompt":"a","stream":true,"stream_options":{"include_usage":1}})",
+                "stream_options.include_usage"},
+        BadCase{R"({"prompt":"a","logprobs":5})", "logprobs"},
+        BadCase{R"({"prompt":"a","presence_penalty":0.5})", "presence_penalty"},
+        BadCase{R"({"prompt":"a","logit_bias":{"5":1}})", "logit_bias"},
+        BadCase{R"({"prompt":"a","response_format":{"type":"json_object"}})", "response_format"},
+        BadCase{R"({"prompt":"a","tools":[{}]})", "tools"},
+        BadCase{R"({"prompt":"a","best_of":3})", "best_of"}));
+
+TEST(CompletionRequestTest, HarmlessValuesOfUnsupportedParametersAreTaken) {
+  CompletionRequest request;
+  const auto error = ParseCompletionRequest(
+      R"({"prompt":"a","n":2,"best_of":2,"logprobs":false,"presence_penalty":0.0,"logit_bias":{},
+          "response_format":{"type":"text"},"tools":[],"min_p":0,"repetition_penalty":1.0})",
+      &request);
+  EXPECT_FALSE(error) << error->message;
+}
+
+TEST(CompletionRequestTest, DeepNestingIsRefusedNotFollowed) {
+  CompletionRequest request;
+  const std::string deep(1 << 20, '[');
+  const auto error = ParseCompletionRequest("{\"prompt\":" + deep, &request);
+  ASSERT_TRUE(error);
+  EXPECT_NE(error->message.find("nested"), std::string::npos) << error->message;
+}
+
+}  // namespace
+}  // namespace expertflow

@@ -1,0 +1,242 @@
+#include "serving/http/http_server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/unique_fd.h"
+
+namespace expertflow {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Answers with method, path and body; "/later" is not answered by itself.
+class Echo final : public HttpHandler {
+ public:
+  void OnRequest(const HttpRequest& request) override {
+    requests.push_back(request);
+    if (request.path == "/later") return;
+    server->Respond(request.connection,
+                    {.content_type = "text/plain",
+                     .body = request.method + " " + request.path + " " + request.body});
+  }
+  void OnGone(HttpConnectionId connection) override { gone.push_back(connection); }
+  HttpResponse Refusal(int status, std::string_view what) const override {
+    return {.status = status, .body = std::string(what)};
+  }
+
+  HttpServer* server = nullptr;
+  std::vector<HttpRequest> requests;
+  std::vector<HttpConnectionId> gone;
+};
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void Start(HttpServerOptions options = {}) {
+    options.address = "127.0.0.1:0";
+    auto server = HttpServer::Listen(options, echo_);
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(*server);
+    echo_.server = server_.get();
+  }
+  UniqueFd Connect() {
+    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const std::string address = server_->address();
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port =
+        htons(static_cast<uint16_t>(std::atoi(address.substr(address.rfind(':') + 1).c_str())));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    return fd;
+  }
+  static void Write(const UniqueFd& fd, const std::string& text) {
+    EXPECT_EQ(::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+  }
+  // Lets the server work until `condition`.
+  template <typename Condition>
+  bool Until(const Condition& condition) {
+    const Deadline deadline = Deadline::AfterMs(10'000);
+    while (!condition()) {
+      if (deadline.Passed()) return false;
+      pollfd waiting{server_->fd(), POLLIN, 0};
+      ::poll(&waiting, 1, 5);
+      server_->HandleEvents();
+    }
+    return true;
+  }
+  // What arrives until it contains `end`, or until the server closes ("" as the end).
+  std::string Read(const UniqueFd& fd, const std::string& end) {
+    std::string text;
+    bool closed = false;
+    Until([&] {
+      char buffer[4096];
+      const ssize_t count = ::recv(fd.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+      if (count > 0) text.append(buffer, static_cast<size_t>(count));
+      closed = count == 0;
+      return closed || (!end.empty() && text.find(end) != std::string::npos);
+    });
+    return closed ? text + "<closed>" : text;
+  }
+
+  Echo echo_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, KeepsTheConnectionAndTakesRequestsInPieces) {
+  Start();
+  const UniqueFd client = Connect();
+  Write(client, "GET /a?b=c HTTP/1.1\r\nHost: x\r\n");
+  server_->HandleEvents();
+  Write(client, "\r\n");
+  EXPECT_THAT(Read(client, "GET /a "), HasSubstr("HTTP/1.1 200 OK\r\n"));
+  Write(client, "POST /b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n");
+  server_->HandleEvents();
+  Write(client, "2\r\nde\r\n0\r\n\r\n");
+  EXPECT_THAT(Read(client, "POST /b abcde"), HasSubstr("keep-alive"));
+}
+
+TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
+  Start();
+  const UniqueFd client = Connect();
+  Write(client,
+        "GET /later HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n"
+        "GET /3 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  ASSERT_TRUE(Until([&] { return echo_.requests.size() == 1; }));
+  server_->HandleEvents();
+  EXPECT_EQ(echo_.requests.size(), 1U);
+  server_->Respond(echo_.requests[0].connection, {.body = "first"});
+  const std::string all = Read(client, "");
+  EXPECT_LT(all.find("first"), all.find("GET /2 "));
+  EXPECT_LT(all.find("GET /2 "), all.find("GET /3 "));
+  EXPECT_TRUE(all.ends_with("<closed>")) << all;
+}
+
+TEST_F(HttpServerTest, StreamsAreChunkedAndPlainForOldClients) {
+  Start();
+  for (const char* version : {"1.1", "1.0"}) {
+    const UniqueFd client = Connect();
+    const size_t before = echo_.requests.size();
+    Write(client,
+          std::string("GET /later HTTP/") + version + "\r\nHost: x\r\nConnection: close\r\n\r\n");
+    ASSERT_TRUE(Until([&] { return echo_.requests.size() > before; }));
+    const HttpConnectionId id = echo_.requests.back().connection;
+    server_->StartStream(id, "text/event-stream");
+    server_->Send(id, "hello");
+    server_->EndStream(id);
+    EXPECT_TRUE(Read(client, "")
+                    .ends_with(std::string(version) == "1.1"
+                                   ? "\r\n\r\n5\r\nhello\r\n0\r\n\r\n<closed>"
+                                   : "\r\n\r\nhello<closed>"));
+  }
+}
+
+TEST_F(HttpServerTest, AClientThatGoesIsReportedOnceAndItsAnswerGoesNowhere) {
+  Start();
+  UniqueFd client = Connect();
+  Write(client, "GET /later HTTP/1.1\r\nHost: x\r\n\r\n");
+  ASSERT_TRUE(Until([&] { return !echo_.requests.empty(); }));
+  const linger reset{1, 0};
+  ::setsockopt(client.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  client.Reset();
+  ASSERT_TRUE(Until([&] { return !echo_.gone.empty(); }));
+  EXPECT_EQ(echo_.gone[0], echo_.requests[0].connection);
+  server_->Respond(echo_.gone[0], {.body = "late"});
+  server_->HandleEvents();
+  EXPECT_EQ(echo_.gone.size(), 1U);
+  EXPECT_EQ(server_->stats().connections, 0U);
+}
+
+struct MalformedCase {
+  std::string text;
+  std::string status;
+};
+
+class MalformedTest : public HttpServerTest, public ::testing::WithParamInterface<MalformedCase> {};
+
+TEST_P(MalformedTest, IsRefusedAndTheServerGoesOn) {
+  Start({.request_bytes_max = 100});
+  const UniqueFd client = Connect();
+  Write(client, GetParam().text);
+  const std::string answer = Read(client, "");
+  EXPECT_THAT(answer, HasSubstr("HTTP/1.1 " + GetParam().status));
+  EXPECT_TRUE(answer.ends_with("<closed>"));
+  EXPECT_TRUE(echo_.requests.empty());
+  const UniqueFd next = Connect();
+  Write(next, "GET /next HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(Read(next, "/next"), HasSubstr("200"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Requests, MalformedTest,
+    ::testing::Values(
+        MalformedCase{"nonsense\r\n\r\n", "400"}, MalformedCase{"GET / HTTP/9.9\r\n\r\n", "400"},
+        MalformedCase{"GET / HTTP/1.1\r\nHost x\r\n\r\n", "400"},
+        MalformedCase{"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "400"},
+        MalformedCase{"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "400"},
+        MalformedCase{"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "400"},
+        MalformedCase{"POST / HTTP/1.1\r\nContent-Length: 101\r\n\r\n", "413"},
+        MalformedCase{"POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n", "400"},
+        MalformedCase{"GET / HTTP/1.1\r\nX: " + std::string(20'000, 'x') + "\r\n\r\n", "431"},
+        MalformedCase{std::string("\x16\x03\x01\x02\x00\x01\x00\x01", 8) + "\r\n\r\n", "400"}));
+
+TEST_F(HttpServerTest, IdleAndSlowConnectionsMakeRoomTheLongestFirst) {
+  Start({.connections_max = 3});
+  const UniqueFd slow = Connect();
+  Write(slow, "GET / HTTP/1.1\r\n");
+  ASSERT_TRUE(Until([&] { return server_->stats().accepted == 1; }));
+  const UniqueFd working = Connect();
+  Write(working, "GET /later HTTP/1.1\r\nHost: x\r\n\r\n");
+  const UniqueFd idle = Connect();
+  ASSERT_TRUE(Until([&] { return !echo_.requests.empty() && server_->stats().accepted == 3; }));
+  for (int i = 0; i < 5; ++i) {
+    const UniqueFd client = Connect();
+    Write(client, "GET /new HTTP/1.1\r\nHost: x\r\n\r\n");
+    EXPECT_THAT(Read(client, "/new"), HasSubstr("200 OK"));
+    EXPECT_LE(server_->stats().connections, 3U);
+  }
+  EXPECT_EQ(Read(slow, ""), "<closed>");
+  server_->Respond(echo_.requests[0].connection, {.body = "still here"});
+  EXPECT_THAT(Read(working, "still here"), HasSubstr("200 OK"));
+}
+
+TEST_F(HttpServerTest, ARequestThatDoesNotArriveInTimeIsGivenUp) {
+  Start({.request_timeout_ns = 1'000'000'000, .idle_timeout_ns = 5'000'000'000});
+  const UniqueFd slow = Connect();
+  const UniqueFd idle = Connect();
+  Write(slow, "GET / HT");
+  ASSERT_TRUE(Until([&] { return server_->stats().accepted == 2; }));
+  server_->HandleEvents();
+  server_->OnTick(NowNs() + 2'000'000'000);
+  EXPECT_THAT(Read(slow, ""), HasSubstr("408"));
+  server_->OnTick(NowNs() + 6'000'000'000);
+  EXPECT_EQ(Read(idle, ""), "<closed>");
+}
+
+TEST_F(HttpServerTest, AReaderThatStopsIsDropped) {
+  Start({.write_timeout_ns = 1'000'000'000, .unsent_bytes_max = size_t{64} << 20});
+  const UniqueFd client = Connect();
+  Write(client, "GET /later HTTP/1.1\r\nHost: x\r\n\r\n");
+  ASSERT_TRUE(Until([&] { return !echo_.requests.empty(); }));
+  const HttpConnectionId id = echo_.requests[0].connection;
+  server_->StartStream(id, "text/event-stream");
+  server_->Send(id, std::string(size_t{32} << 20, 'x'));
+  EXPECT_FALSE(server_->Flushed());
+  server_->OnTick(NowNs() + 500'000'000);
+  EXPECT_TRUE(echo_.gone.empty());
+  server_->OnTick(NowNs() + 2'000'000'000);
+  EXPECT_EQ(echo_.gone.size(), 1U);
+}
+
+}  // namespace
+}  // namespace expertflow

@@ -21,6 +21,7 @@
 #include "launch/worker_setup.h"
 #include "serving/api.h"
 #include "serving/http/http_server.h"
+#include "serving/model_template.h"
 
 namespace expertflow {
 namespace {
@@ -67,6 +68,15 @@ Result<ServePlan> PlanServe(const Options& options) {
   ASSIGN_OR_RETURN(plan.memory, PlanFor(options, plan.model));
   ASSIGN_OR_RETURN(plan.tokenizer, LoadTokenizer(options, plan.model));
   ASSIGN_OR_RETURN(plan.api.api_keys, ReadKeys(options.Text("api-keys")));
+  const std::string file = options.Text("chat-template");
+  Result<ModelTemplate> chat = LoadModelTemplate(plan.model.folder, file);
+  if (!chat.ok() && !file.empty()) return chat.status().WithContext("--chat-template");
+  if (chat.ok()) {
+    plan.api.chat = std::move(*chat);
+  } else {
+    LogWarning("chats are refused: {}", chat.status().message());
+    plan.api.chat_status = chat.status();
+  }
   const ModelShape& shape = plan.model.architecture->shape();
   plan.api.vocab = shape.vocab;
   plan.api.positions_max =

@@ -82,7 +82,7 @@ void Api::OnRequest(const HttpRequest& request) {
 void Api::Route(const HttpRequest& request) {
   static constexpr std::string_view kGet[] = {"/health", "/health/live", "/metrics", "/v1/models",
                                               "/v1/expertflow/status"};
-  static constexpr std::string_view kPost[] = {"/v1/completions"};
+  static constexpr std::string_view kPost[] = {"/v1/completions", "/v1/chat/completions"};
   const bool get = std::find(std::begin(kGet), std::end(kGet), request.path) != std::end(kGet) ||
                    request.path.starts_with("/v1/models/");
   const bool post = std::find(std::begin(kPost), std::end(kPost), request.path) != std::end(kPost);
@@ -267,7 +267,14 @@ void Api::OnTick(int64_t now_ns) {
 void Api::Complete(const HttpRequest& request) {
   const HttpConnectionId connection = request.connection;
   CompletionRequest parsed;
-  if (const auto error = ParseCompletionRequest(request.body, &parsed)) {
+  const bool chat = request.path == "/v1/chat/completions";
+  if (chat && !options_.chat_status.ok()) {
+    Fail(connection, BadParameter("messages", options_.chat_status.message()));
+    return;
+  }
+  if (const auto error = chat
+                             ? ParseChatRequest(request.body, options_.chat.variables_json, &parsed)
+                             : ParseCompletionRequest(request.body, &parsed)) {
     Fail(connection, *error);
     return;
   }
@@ -285,20 +292,34 @@ void Api::Complete(const HttpRequest& request) {
   }
   std::vector<std::vector<int32_t>> prompts;
   ApiError error;
-  if (!Tokenize(parsed, &prompts, &error)) {
+  if ((chat && !Render(&parsed, &error)) || !Tokenize(parsed, &prompts, &error)) {
     Fail(connection, error);
     return;
   }
   Start(connection, parsed, prompts);
 }
 
+bool Api::Render(CompletionRequest* parsed, ApiError* error) const {
+  Result<std::string> prompt = options_.chat.chat->Render(parsed->chat_json, SecondsSince1970());
+  if (!prompt.ok() || prompt->empty()) {
+    *error = BadParameter("messages", prompt.ok() ? "messages: the template makes no text of them"
+                                                  : prompt.status().message());
+    return false;
+  }
+  parsed->prompts = {std::move(*prompt)};
+  return true;
+}
+
 bool Api::Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int32_t>>* prompts,
                    ApiError* error) const {
+  const std::string param = parsed.chat_json.empty() ? "prompt" : "messages";
   for (const CompletionRequest::Prompt& prompt : parsed.prompts) {
     if (const auto* text = std::get_if<std::string>(&prompt)) {
-      Result<std::vector<int32_t>> ids = tokenizer_.Encode(*text);
+      // A chat's template writes the tokens around the text itself.
+      Result<std::vector<int32_t>> ids =
+          parsed.chat_json.empty() ? tokenizer_.EncodePrompt(*text) : tokenizer_.Encode(*text);
       if (!ids.ok()) {
-        *error = BadParameter("prompt", "prompt: " + ids.status().message());
+        *error = BadParameter(param, param + ": " + ids.status().message());
         return false;
       }
       prompts->push_back(std::move(*ids));
@@ -309,18 +330,16 @@ bool Api::Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int3
     const auto outside = std::find_if(
         ids.begin(), ids.end(), [this](int32_t id) { return id < 0 || id >= options_.vocab; });
     if (outside != ids.end()) {
-      *error =
-          BadParameter("prompt", fmt::format("prompt: token id {} is outside the vocabulary of {}",
-                                             *outside, options_.vocab));
+      *error = BadParameter(param, fmt::format("{}: token id {} is outside the vocabulary of {}",
+                                               param, *outside, options_.vocab));
       return false;
     }
     const auto tokens = static_cast<int64_t>(ids.size());
-    const int64_t new_tokens =
-        parsed.max_tokens.value_or(parsed.chat_json.empty() ? kCompletionTokens : 1);
-    if (tokens > options_.positions_max ||
-        (parsed.max_tokens && tokens + new_tokens - 1 > options_.positions_max)) {
+    const int64_t new_tokens = parsed.max_tokens.value_or(1);
+    // The last token is never fed back, so it needs no position.
+    if (tokens + new_tokens - 1 > options_.positions_max) {
       *error = BadParameter(
-          tokens > options_.positions_max ? "prompt" : "max_tokens",
+          tokens > options_.positions_max ? param : "max_tokens",
           fmt::format("{} prompt tokens and {} new ones do not fit: a sequence has room for {}",
                       tokens, new_tokens, options_.positions_max));
       error->code = "context_length_exceeded";

@@ -3,7 +3,8 @@
 // talks through HttpReplies and JobPort. One thread, that of the HTTP server.
 //
 // The folder: http/ (the server), api (routes and running requests), completion_request and
-// request_fields (what clients send), completion_text, api_error and json_text (what they get).
+// request_fields (what clients send), model_template and chat_template/ (chats to prompts),
+// completion_text, api_error and json_text (what they get).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "serving/completion_request.h"
 #include "serving/completion_text.h"
 #include "serving/http/http.h"
+#include "serving/model_template.h"
 #include "transport/messages.h"
 
 namespace expertflow {
@@ -36,6 +38,9 @@ struct ApiOptions {
   int64_t vocab = 0;                  // of the model
   int64_t positions_max = 0;          // prompt and generated tokens of a sequence
   std::vector<std::string> api_keys;  // empty: anybody may use it
+  // How chats become prompts; an error says why they cannot.
+  Status chat_status;
+  ModelTemplate chat = {};
 };
 
 class Api final : public HttpHandler {
@@ -99,7 +104,8 @@ class Api final : public HttpHandler {
   void AskJob(const HttpRequest& request, std::deque<Question>* questions, const Message& message);
 
   void Complete(const HttpRequest& request);
-  // Null and `error` set: cannot be.
+  // False: `error` says why not.
+  bool Render(CompletionRequest* parsed, ApiError* error) const;
   bool Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int32_t>>* prompts,
                 ApiError* error) const;
   void Start(HttpConnectionId connection, const CompletionRequest& parsed,

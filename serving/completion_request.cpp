@@ -12,7 +12,7 @@
 namespace expertflow {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // a template may print it
 
 constexpr int64_t kTokensMax = 1 << 30;
 constexpr size_t kStopStringsMax = 16;
@@ -170,28 +170,101 @@ std::optional<ApiError> RefuseUnsupported(const RequestFields& fields, int32_t n
   return std::nullopt;
 }
 
+// --- chats -------------------------------------------------------------------------------------
+
+// A text, or a list of texts, which become one with line breaks between them.
+std::optional<ApiError> FlattenContent(const std::string& where, Json* content) {
+  if (content->is_string() || content->is_null()) return std::nullopt;
+  if (!content->is_array()) {
+    return BadParameter(where, fmt::format("{}: expected text or a list of parts, found {}", where,
+                                           ShortJson(*content)));
+  }
+  std::string text;
+  for (const Json& part : *content) {
+    const bool is_text = part.is_object() && part.value("type", Json()) == "text" &&
+                         part.contains("text") && part["text"].is_string();
+    if (!is_text) {
+      return BadParameter(where, fmt::format("{}: only parts of type text are supported, found {}",
+                                             where, ShortJson(part)));
+    }
+    text += (&part == &content->front() ? "" : "\n") + part["text"].get<std::string>();
+  }
+  *content = std::move(text);
+  return std::nullopt;
+}
+
+std::optional<ApiError> ReadMessages(const Json& body, std::string_view variables_json,
+                                     CompletionRequest* request) {
+  const auto messages = body.find("messages");
+  if (messages == body.end() || !messages->is_array() || messages->empty()) {
+    return BadParameter("messages", "messages: expected a list of at least one message");
+  }
+  Json variables = Json::parse(variables_json);
+  Json list = Json::array();
+  for (size_t i = 0; i < messages->size(); ++i) {
+    Json message = (*messages)[i];
+    const std::string where = fmt::format("messages[{}]", i);
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      return BadParameter(where, fmt::format("{}: expected an object with a role, found {}", where,
+                                             ShortJson(message)));
+    }
+    if (message.contains("content")) {
+      if (auto error = FlattenContent(where + ".content", &message["content"])) return error;
+    } else if (!message.contains("tool_calls")) {
+      return BadParameter(where, where + ": content: it is missing");
+    }
+    list.push_back(std::move(message));
+  }
+  variables["messages"] = std::move(list);
+  variables["add_generation_prompt"] = true;
+  const RequestFields fields(body, "");
+  if (const Json* more = fields.Find("chat_template_kwargs")) {
+    if (!more->is_object()) {
+      return BadParameter("chat_template_kwargs",
+                          "chat_template_kwargs: expected an object, found " + ShortJson(*more));
+    }
+    for (const auto& [name, value] : more->items()) variables[name] = value;
+  }
+  request->chat_json = variables.dump();
+  return std::nullopt;
+}
+
+// What completions and chats have in common.
+std::optional<ApiError> ReadCommon(const Json& json, CompletionRequest* request) {
+  const RequestFields fields(json, "");
+  if (auto error = fields.Text("model", &request->model)) return error;
+  if (auto error = ReadSampling(fields, request)) return error;
+  if (auto error = ReadStop(fields, request)) return error;
+  if (auto error = ReadLengths(fields, request)) return error;
+  if (auto error = ReadStreaming(fields, request)) return error;
+  if (auto error = fields.Flag("ignore_eos", &request->ignore_eos)) return error;
+  return RefuseUnsupported(fields, request->n);
+}
+
 }  // namespace
 
 std::optional<ApiError> ParseCompletionRequest(std::string_view body, CompletionRequest* request) {
   *request = {};
   Json json;
   if (auto error = ParseRequestBody(body, &json)) return error;
-  const RequestFields fields(json, "");
-  if (auto error = fields.Text("model", &request->model)) return error;
   if (auto error = ReadPrompts(json, request)) return error;
-  if (auto error = ReadSampling(fields, request)) return error;
-  if (auto error = ReadStop(fields, request)) return error;
-  if (auto error = ReadLengths(fields, request)) return error;
-  if (auto error = ReadStreaming(fields, request)) return error;
-  if (auto error = fields.Flag("ignore_eos", &request->ignore_eos)) return error;
-  if (auto error = fields.Flag("echo", &request->echo)) return error;
-  if (auto error = RefuseUnsupported(fields, request->n)) return error;
+  if (auto error = ReadCommon(json, request)) return error;
+  if (auto error = RequestFields(json, "").Flag("echo", &request->echo)) return error;
   if (static_cast<int64_t>(request->prompts.size()) * request->n > CompletionRequest::kChoicesMax) {
     return BadParameter(
         "n", fmt::format("n: {} prompts times {} are more than {} choices", request->prompts.size(),
                          request->n, CompletionRequest::kChoicesMax));
   }
   return std::nullopt;
+}
+
+std::optional<ApiError> ParseChatRequest(std::string_view body, std::string_view variables_json,
+                                         CompletionRequest* request) {
+  *request = {};
+  Json json;
+  if (auto error = ParseRequestBody(body, &json)) return error;
+  if (auto error = ReadMessages(json, variables_json, request)) return error;
+  return ReadCommon(json, request);
 }
 
 }  // namespace expertflow

@@ -22,7 +22,7 @@ struct CompletionRequest {
 
   std::string model;            // empty: whatever is served
   std::vector<Prompt> prompts;  // of a completion; not empty
-  std::string chat_json;        // of a chat: messages and all, as the client wrote it
+  std::string chat_json;        // of a chat: the variables of the template; else empty
   std::optional<uint32_t> max_tokens;
   SamplingParams sampling = {.temperature = 1};
   bool has_seed = false;
@@ -36,5 +36,8 @@ struct CompletionRequest {
 
 // Nothing, and `request` is set; or what is wrong.
 std::optional<ApiError> ParseCompletionRequest(std::string_view body, CompletionRequest* request);
+// `variables_json`: an object with what the template gets beside the messages.
+std::optional<ApiError> ParseChatRequest(std::string_view body, std::string_view variables_json,
+                                         CompletionRequest* request);
 
 }  // namespace expertflow

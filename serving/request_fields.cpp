@@ -9,7 +9,7 @@ namespace expertflow {
 
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // a template may print it
 
 // The library recurses into values when it compares, copies or prints them.
 constexpr int kDepthMax = 100;

@@ -13,17 +13,17 @@
 namespace expertflow {
 
 // A JSON object in valid UTF-8, or what is wrong.
-std::optional<ApiError> ParseRequestBody(std::string_view body, nlohmann::json* json);
+std::optional<ApiError> ParseRequestBody(std::string_view body, nlohmann::ordered_json* json);
 // As it may stand in a message: cut when it is long.
-std::string ShortJson(const nlohmann::json& json);
+std::string ShortJson(const nlohmann::ordered_json& json);
 
 class RequestFields {
  public:
   // Borrows `object`. REQUIRES: it is an object
-  RequestFields(const nlohmann::json& object, std::string prefix)
+  RequestFields(const nlohmann::ordered_json& object, std::string prefix)
       : object_(object), prefix_(std::move(prefix)) {}
 
-  const nlohmann::json* Find(const char* name) const;  // null when absent
+  const nlohmann::ordered_json* Find(const char* name) const;  // null when absent
   bool Has(const char* name) const { return Find(name) != nullptr; }
   // These leave `value` alone when the field is absent.
   std::optional<ApiError> Text(const char* name, std::string* value) const;
@@ -32,9 +32,10 @@ class RequestFields {
   std::optional<ApiError> Integer(const char* name, int64_t min, int64_t max, int64_t* value) const;
 
  private:
-  ApiError Wrong(const char* name, const std::string& expected, const nlohmann::json& found) const;
+  ApiError Wrong(const char* name, const std::string& expected,
+                 const nlohmann::ordered_json& found) const;
 
-  const nlohmann::json& object_;
+  const nlohmann::ordered_json& object_;
   const std::string prefix_;
 };
 

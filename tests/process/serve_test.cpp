@@ -98,6 +98,19 @@ TEST(ServeTest, SameTextAsRunWholeAndStreamedWithExactUsage) {
   EXPECT_THAT(stream, HasSubstr(R"("completion_tokens":60)"));
   EXPECT_TRUE(stream.ends_with("data: [DONE]\n\n")) << stream;
 
+  // The same from the same chat, whichever way its prompt is made.
+  const std::string chat = server.Post(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"Hello!"}],"temperature":0,"max_tokens":12})");
+  EXPECT_EQ(StatusOf(chat), 200);
+  EXPECT_THAT(chat, HasSubstr(R"("object":"chat.completion")"));
+  const std::string by_hand = server.Post(
+      "/v1/completions",
+      R"({"prompt":"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n)"
+      R"(Hello!<|im_end|>\n<|im_start|>assistant\n","temperature":0,"max_tokens":12})");
+  EXPECT_EQ(JoinedStrings(chat, "content"), JoinedStrings(by_hand, "text"));
+  EXPECT_NE(JoinedStrings(chat, "content"), "");
+
   // A stop string in the middle ends the text before it, and never shows.
   const std::string stop = expected.substr(expected.size() / 2, 3);
   ASSERT_EQ(stop.find_first_of("\"\\\n"), std::string::npos) << "choose other characters";

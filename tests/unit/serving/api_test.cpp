@@ -44,10 +44,11 @@ class ApiTest : public ::testing::Test {
         {.connection = {connection}, .method = "GET", .path = path, .authorization = key});
   }
   void Post(uint64_t connection, const std::string& body,
-            const std::string& type = "application/json") {
+            const std::string& type = "application/json",
+            const std::string& path = "/v1/completions") {
     api_->OnRequest({.connection = {connection},
                      .method = "POST",
-                     .path = "/v1/completions",
+                     .path = path,
                      .content_type = type,
                      .body = body});
   }
@@ -115,6 +116,46 @@ TEST_F(ApiTest, StreamsPiecesThenFinishThenUsageThenDone) {
   const std::string& stream = recorder_.streams[1];
   EXPECT_LT(stream.find(R"("finish_reason":"length")"), stream.find(R"("choices":[],"usage")"));
   EXPECT_TRUE(stream.ends_with("data: [DONE]\n\n<end>")) << stream;
+}
+
+TEST_F(ApiTest, AChatIsRenderedByTheModelsTemplateAndFillsTheContext) {
+  auto chat = LoadModelTemplate(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe", "");
+  ASSERT_TRUE(chat.ok()) << chat.status().message();
+  Make({.model = "tiny", .vocab = 4096, .positions_max = 100, .chat = *chat});
+  api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
+  const std::string body = R"({"messages":[{"role":"user","content":"Hello!"}])";
+  Post(1, body + "}", "application/json", "/v1/chat/completions");
+  const auto submitted = ToJob<SubmitRequest>();
+  ASSERT_EQ(submitted.size(), 1U);
+  EXPECT_EQ(tokenizer_->Decode(submitted[0].tokens, /*skip_special=*/false),
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+            "Hello!<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(submitted[0].max_new_tokens, 101 - submitted[0].tokens.size());
+  Say(1, "Hi");
+  End(1);
+  EXPECT_THAT(Response(1).body,
+              HasSubstr(R"("message":{"role":"assistant","content":"Hi"},"logprobs":null)"));
+  EXPECT_THAT(Response(1).body, HasSubstr(R"("object":"chat.completion")"));
+
+  Post(2, body + R"(,"stream":true})", "application/json", "/v1/chat/completions");
+  Say(2, "Hi");
+  End(2);
+  const std::string& stream = recorder_.streams[2];
+  const size_t role = stream.find(R"("delta":{"role":"assistant","content":""})");
+  const size_t text = stream.find(R"("delta":{"content":"Hi"})");
+  const size_t end = stream.find(R"("delta":{},"logprobs":null,"finish_reason":"stop")");
+  EXPECT_TRUE(role < text && text < end && end != std::string::npos) << stream;
+}
+
+TEST_F(ApiTest, WithoutATemplateChatsAreRefused) {
+  Make({.model = "tiny",
+        .vocab = 4096,
+        .positions_max = 100,
+        .chat_status = NotFound("the model has no chat template")});
+  Post(1, R"({"messages":[{"role":"user","content":"a"}]})", "application/json",
+       "/v1/chat/completions");
+  EXPECT_EQ(Response(1).status, 400);
+  EXPECT_THAT(Response(1).body, HasSubstr("no chat template"));
 }
 
 TEST_F(ApiTest, EchoPutsThePromptFirst) {

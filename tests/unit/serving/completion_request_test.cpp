@@ -110,6 +110,45 @@ TEST(CompletionRequestTest, HarmlessValuesOfUnsupportedParametersAreTaken) {
   EXPECT_FALSE(error) << error->message;
 }
 
+TEST(CompletionRequestTest, AChatsMessagesBecomeVariablesOfTheTemplate) {
+  CompletionRequest request;
+  const auto error = ParseChatRequest(
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],
+          "name":"x"},{"role":"assistant","tool_calls":[{"z":1,"a":2}]}],"max_completion_tokens":4,
+          "chat_template_kwargs":{"enable_thinking":false}})",
+      R"({"bos_token":"<s>"})", &request);
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_EQ(request.chat_json,
+            R"({"bos_token":"<s>","messages":[{"role":"user","content":"a\nb","name":"x"},)"
+            R"({"role":"assistant","tool_calls":[{"z":1,"a":2}]}],"add_generation_prompt":true,)"
+            R"("enable_thinking":false})");
+  EXPECT_EQ(request.max_tokens, 4U);
+}
+
+TEST(CompletionRequestTest, BadMessagesAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({})", "messages"},
+      {R"({"messages":"a"})", "messages"},
+      {R"({"messages":[]})", "messages"},
+      {R"({"messages":["a"]})", "messages[0]"},
+      {R"({"messages":[{"content":"a"}]})", "messages[0]"},
+      {R"({"messages":[{"role":1,"content":"a"}]})", "messages[0]"},
+      {R"({"messages":[{"role":"user"}]})", "messages[0]"},
+      {R"({"messages":[{"role":"user","content":"a"},{"role":"user","content":5}]})",
+       "messages[1].content"},
+      {R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})", "messages[0].content"},
+      {R"({"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[]})",
+       "chat_template_kwargs"},
+      {R"({"messages":[{"role":"user","content":"a"}],"logprobs":true})", "logprobs"},
+      {R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})", "tools"}};
+  for (const auto& [body, param] : cases) {
+    CompletionRequest request;
+    const auto error = ParseChatRequest(body, "{}", &request);
+    ASSERT_TRUE(error) << body;
+    EXPECT_EQ(error->param, param) << error->message;
+  }
+}
+
 TEST(CompletionRequestTest, DeepNestingIsRefusedNotFollowed) {
   CompletionRequest request;
   const std::string deep(1 << 20, '[');

@@ -121,8 +121,10 @@ TEST(FaultTest, FIELD_49_KillOfTheRunItselfEndsTheJobAndTheNextStartSweeps) {
 TEST(FaultTest, FIELD_49_KillOfEverythingAtOnceIsSweptByTheNextStart) {
   Program program(LongRun("2", "1500"));
   ASSERT_TRUE(program.Generating()) << program.err();
-  // Stopped first, so that nobody can clean up after another's death.
-  const auto pids = program.Processes();
+  // Stopped first, so that nobody can clean up after another's death. Children before their
+  // parents: the kernel wakes the stopped members of a process group that a death orphans.
+  auto pids = program.Processes();
+  std::sort(pids.rbegin(), pids.rend());
   for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
   for (const pid_t pid : pids) ::kill(pid, SIGKILL);
   EXPECT_TRUE(Eventually([&] { return program.Processes().empty(); }, 10'000));

@@ -272,6 +272,7 @@ int32_t Engine::AddRows(Sequence* sequence, int32_t budget) {
     tokens_.push_back(sequence->tokens[position]);
     rows_.push_back({sequence->blocks.data(), position});
     prefill_.push_back(decodes ? 0 : 1);
+    sequences_.push_back(sequence->start.sequence);
     const bool last = position + 1 == static_cast<int32_t>(sequence->tokens.size());
     if (last || sequence->start.capture_logits) logit_rows_.push_back(first + i);
   }
@@ -284,6 +285,7 @@ void Engine::BuildBatch() {
   rows_.clear();
   prefill_.clear();
   logit_rows_.clear();
+  sequences_.clear();
   for (const auto& sequence : running_) {
     if (sequence->pending() == 1) AddRows(sequence.get(), 1);
   }
@@ -320,7 +322,7 @@ Status Engine::Step(StepOutput* output) {
   BuildBatch();
   if (batch_.empty()) return OkStatus();
   const int64_t begin_ns = NowNs();
-  ForwardBatch batch{tokens_, rows_, prefill_, kv_->layers(), logit_rows_};
+  ForwardBatch batch{tokens_, rows_, prefill_, kv_->layers(), logit_rows_, sequences_};
   Sink sink(*this, output);
   const Status status = model_->Forward(batch, *executor_, sink);
   if (!status.ok()) {

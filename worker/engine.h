@@ -102,6 +102,7 @@ class Engine {
   std::vector<AttentionRow> rows_;
   std::vector<uint8_t> prefill_;
   std::vector<int32_t> logit_rows_;
+  std::vector<SequenceId> sequences_;
 
   mutable std::mutex stats_mutex_;
   WorkerStats counters_;  // guarded by stats_mutex_: what the engine itself counts

@@ -43,6 +43,8 @@ struct ForwardBatch {
   std::span<const uint8_t> prefill;     // [m]: 1 for rows of a prompt
   std::span<const KvLayer> kv;          // [layers]
   std::span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  // [m] which sequence a row belongs to, or empty: for policies, results do not depend on it.
+  std::span<const SequenceId> sequences = {};
 };
 
 // Receives what a forward pass produces, in host memory that is valid during the call.

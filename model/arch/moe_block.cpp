@@ -88,6 +88,9 @@ Status MoeBlock::Run(int32_t index, const ForwardBatch& batch, const float* x, f
   call.weights = host_weights_.data();
   call.prefill = batch.prefill;
   call.pre_gate = pre_gate;
+  call.tokens = batch.tokens;
+  call.rows = batch.rows;
+  call.sequences = batch.sequences;
   call.x = x;
   call.out = expert_out_;
   RETURN_IF_ERROR(experts.RunExperts(call));

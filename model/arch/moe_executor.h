@@ -32,8 +32,12 @@ struct MoeLayerCall {
   const float* weights = nullptr;  // host [m, top_k], as applied
   std::span<const uint8_t> prefill;  // [m]: 1 where the row is part of a prompt, 0 where it decodes
   std::span<const PreGate> pre_gate;  // nearest layer first; empty when not asked for
-  const float* x = nullptr;           // device [m, hidden], normalised
-  float* out = nullptr;               // device [m * top_k, hidden]: row t * top_k + s
+  // For policies; empty when not known.
+  std::span<const int32_t> tokens = {};        // [m]
+  std::span<const AttentionRow> rows = {};     // [m] their positions
+  std::span<const SequenceId> sequences = {};  // [m]
+  const float* x = nullptr;                    // device [m, hidden], normalised
+  float* out = nullptr;                        // device [m * top_k, hidden]: row t * top_k + s
 };
 
 class MoeExecutor {

@@ -1,39 +1,33 @@
-#include <algorithm>
-#include <cmath>
-#include <optional>
+#include <memory>
 #include <utility>
 
 #include "common/check.h"
-#include "predictor/core/next_use_forecaster.h"
 #include "sim/replay_cache.h"
-#include "worker/cache/expert_cache.h"
+#include "worker/policy/expert_policy.h"
 
 namespace expertflow {
 namespace {
 
-ExpertCacheOptions CacheOptions(const ReplaySetup& setup) {
-  ExpertCacheOptions options;
-  options.experts = setup.trace->experts;
-  options.block_bytes.assign(static_cast<size_t>(setup.lockstep->base.back()), 1);
-  options.top_k = setup.trace->top_k;
-  options.slots = setup.slots;
+ExpertPolicyOptions PolicyOptions(bool with_forecast, const ReplaySetup& setup) {
+  ExpertPolicyOptions options;
+  options.cache.experts = setup.trace->experts;
+  options.cache.block_bytes.assign(static_cast<size_t>(setup.lockstep->base.back()), 1);
+  options.cache.top_k = setup.trace->top_k;
+  options.cache.slots = setup.slots;
+  options.prefetch.enabled = false;
+  options.sequences_max = static_cast<size_t>(setup.lockstep->batch);
+  if (with_forecast) options.forecaster = setup.forecaster;
   return options;
 }
 
-// The worker's own cache policy, driven as its executor drives it; copies take no time.
+// The worker's own policies, driven as its executor drives them; copies take no time.
 class ExpertCacheArm final : public ReplayCache {
  public:
   ExpertCacheArm(bool with_forecast, const ReplaySetup& setup)
       : trace_(*setup.trace),
         base_(setup.lockstep->base),
-        cache_(CacheOptions(setup)),
-        slots_(setup.slots) {
-    if (!with_forecast || setup.forecaster == nullptr) return;
-    CHECK(setup.forecaster->experts == trace_.experts);
-    model_ = setup.forecaster;
-    sequences_.resize(static_cast<size_t>(setup.lockstep->batch));
-    distance_.resize(static_cast<size_t>(base_.back()));
-  }
+        policy_(PolicyOptions(with_forecast, setup), std::make_unique<FixedStride>(0)),
+        lane_sequence_(static_cast<size_t>(setup.lockstep->batch)) {}
 
   void OnEvent(const ReplayEvent& event, std::span<uint8_t> missed) override {
     demands_.clear();
@@ -41,70 +35,42 @@ class ExpertCacheArm final : public ReplayCache {
       const int32_t expert = event.experts[i] - base_[static_cast<size_t>(event.layer)];
       demands_.push_back({ExpertId(expert), event.users[i], 0});
     }
-    if (model_ != nullptr) Forecast(event);
-    const auto decisions = cache_.BeginLayer(LayerId(event.layer), demands_);
+    if (policy_.has_forecaster()) Observe(event);
+    policy_.Begin(LayerId(event.layer), demands_);
+    const auto decisions = policy_.Decide();
     for (size_t i = 0; i < decisions.size(); ++i) {
       missed[i] = decisions[i].outcome == DemandOutcome::kHit ? 0 : 1;
-      if (decisions[i].outcome == DemandOutcome::kLoad) cache_.OnLoaded(decisions[i].slot);
-    }
-    cache_.EndLayer();
-  }
-
-  int32_t resident() const override { return cache_.slots_used(); }
-  Status CheckInvariants() const override { return cache_.CheckInvariants(); }
-
- private:
-  // Follows how many experts a pass over the layers uses; the forecaster's horizon goes by it.
-  void FollowDemand(const ReplayEvent& event) {
-    pass_demand_ += static_cast<double>(event.experts.size());
-    if (event.layer + 1 < trace_.layers()) return;
-    demand_ = demand_ == 0 ? pass_demand_ : demand_ + (pass_demand_ - demand_) / 64;
-    pass_demand_ = 0;
-  }
-
-  void Forecast(const ReplayEvent& event) {
-    if (event.layer == 0) {
-      const double demand =
-          demand_ > 0 ? demand_ : static_cast<double>(event.experts.size()) * trace_.layers();
-      const double ratio = slots_ / demand;
-      if (!map_ || std::abs(std::log(std::max(ratio, 1e-6) / map_ratio_)) > 0.15) {
-        map_.emplace(model_, ratio);
-        map_ratio_ = std::max(ratio, 1e-6);
+      if (decisions[i].outcome == DemandOutcome::kLoad) {
+        policy_.cache().OnLoaded(decisions[i].slot);
       }
     }
-    active_.clear();
+    policy_.End({});
+  }
+
+  int32_t resident() const override { return policy_.cache().slots_used(); }
+  Status CheckInvariants() const override { return policy_.CheckInvariants(); }
+
+ private:
+  void Observe(const ReplayEvent& event) {
+    routed_.clear();
     for (const Lockstep::Row& row : event.rows) {
-      auto& sequence = sequences_[static_cast<size_t>(row.lane)];
-      if (row.first && event.layer == 0) sequence = std::make_unique<NextUseForecaster>(*map_);
-      sequence->Observe(event.layer, trace_.ChosenAt(row.row, event.layer),
-                        trace_.WeightsAt(row.row, event.layer));
-      active_.push_back(sequence.get());
+      SequenceId& sequence = lane_sequence_[static_cast<size_t>(row.lane)];
+      if (row.first && event.layer == 0) sequence = SequenceId{++sequences_};
+      routed_.push_back(
+          {sequence,
+           false,
+           {trace_.ChosenAt(row.row, event.layer), trace_.WeightsAt(row.row, event.layer)}});
     }
-    FollowDemand(event);
-    // Ranks are asked for only when something is missing.
-    const bool all_here = std::all_of(event.experts.begin(), event.experts.end(), [&](int32_t e) {
-      const int32_t expert = e - base_[static_cast<size_t>(event.layer)];
-      return cache_.StateOf({LayerId(event.layer), ExpertId(expert)}) != SlotState::kFree;
-    });
-    if (all_here) return;
-    ExpectedDistances(*map_, event.layer, active_, distance_);
-    cache_.UseForecast(distance_);
+    policy_.Observe(LayerId(event.layer), routed_, static_cast<int32_t>(event.experts.size()));
   }
 
   const RoutingTrace& trace_;
   const std::vector<int32_t>& base_;
-  ExpertCache cache_;
-  const double slots_;
+  ExpertPolicy policy_;
   std::vector<LayerDemand> demands_;
-
-  std::shared_ptr<const NextUseModel> model_;  // null: no forecast
-  std::optional<NextUseMap> map_;
-  double map_ratio_ = 1;
-  double demand_ = 0;
-  double pass_demand_ = 0;
-  std::vector<std::unique_ptr<NextUseForecaster>> sequences_;  // by lane
-  std::vector<const NextUseForecaster*> active_;
-  std::vector<uint32_t> distance_;
+  std::vector<RoutedRow> routed_;
+  std::vector<SequenceId> lane_sequence_;
+  uint64_t sequences_ = 0;
 };
 
 }  // namespace

@@ -37,14 +37,17 @@ void ForEachExpert(const ExpertBlockSource& source, Visit visit) {
   }
 }
 
-ExpertCacheOptions CacheOptions(const ExpertBlockSource& source,
-                                const CachedExecutorOptions& options) {
-  ExpertCacheOptions cache;
-  cache.experts = ExpertsPerLayer(source);
-  ForEachExpert(source, [&](const ExpertBlock& b) { cache.block_bytes.push_back(b.bytes); });
-  cache.top_k = options.top_k;
-  cache.slots = options.slots;
-  return cache;
+ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
+                                  const CachedExecutorOptions& options) {
+  ExpertPolicyOptions policy;
+  policy.cache.experts = ExpertsPerLayer(source);
+  ForEachExpert(source, [&](const ExpertBlock& b) { policy.cache.block_bytes.push_back(b.bytes); });
+  policy.cache.top_k = options.top_k;
+  policy.cache.slots = options.slots;
+  policy.prefetch = options.prefetch;
+  policy.forecaster = options.forecaster;
+  policy.sequences_max = static_cast<size_t>(std::max(1, options.sequences_max));
+  return policy;
 }
 
 }  // namespace
@@ -70,11 +73,9 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
       source_(source),
       options_(options),
       predictor_(std::move(predictor)),
-      stride_(options.stride),
       observer_(observer),
       slot_bytes_(ExpertSlotBytes(source)),
-      cache_(CacheOptions(source, options)),
-      planner_(options.prefetch, ExpertsPerLayer(source), options.top_k),
+      policy_(PolicyOptions(source, options), std::make_unique<FixedStride>(options.stride)),
       slot_copy_(static_cast<size_t>(options.slots)),
       slot_waiting_(static_cast<size_t>(options.slots), -1),
       buffers_(static_cast<size_t>(options.stream_buffers)) {
@@ -109,6 +110,10 @@ Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(
         options.slots, options.stream_buffers, options.top_k, options.chunk_bytes,
         options.outstanding_chunks, options.stride));
   }
+  if (options.forecaster != nullptr &&
+      !ExpertPolicy::ForecasterFits(*options.forecaster, ExpertsPerLayer(source))) {
+    return InvalidArgument("the forecaster was fitted for other layers than the store's");
+  }
   const uint64_t need = CachedExecutorMemoryBytes(source, options.slots, options.stream_buffers);
   if (options.memory == nullptr || options.memory_bytes < need) {
     return ResourceExhausted(fmt::format(
@@ -136,7 +141,7 @@ Status CachedExecutor::Init() {
   engine.copy_deadline_ns = options_.copy_deadline_ns;
   engine.poison = options_.poison;
   ASSIGN_OR_RETURN(engine_, TransferEngine::Create(device_, engine, *this, observer_));
-  UpdateLookahead();
+  lookahead_.store(policy_.lookahead(), std::memory_order_relaxed);
   return OkStatus();
 }
 
@@ -152,16 +157,12 @@ CachedExecutor::~CachedExecutor() {
   }
 }
 
-void CachedExecutor::UpdateLookahead() {
-  const bool useful = options_.slots > 0 && !cache_.AllResident() && planner_.active();
-  lookahead_.store(useful ? stride_.stride() : 0, std::memory_order_relaxed);
-}
-
 Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
   RETURN_IF_ERROR(CheckLayerCall(source_, call));
   RETURN_IF_ERROR(groups_.Build(call));
   if (call.m == 0) return OkStatus();
   if (observer_ != nullptr) observer_->OnLayerBegin(call.layer, NowNs());
+  Observe(call);
   {
     TransferEngine::Lock lock(engine_->mutex());
     Decide(call, lock);
@@ -174,26 +175,56 @@ Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
   {
     TransferEngine::Lock lock(engine_->mutex());
     AbandonPending();
-    cache_.EndLayer();
+    policy_.End(TakeTimes(call.layer));
     ++layers_;
-    UpdateLookahead();
+    lookahead_.store(policy_.lookahead(), std::memory_order_relaxed);
     engine_->Start(lock, false);
   }
   if (observer_ != nullptr) observer_->OnLayerEnd(call.layer, NowNs());
   return status.ok() ? recorded : status;
 }
 
+EventTimes CachedExecutor::TakeTimes(LayerId layer) {
+  const int64_t now_ns = NowNs();
+  const TransferCounters link = device_.transfer_counters();
+  EventTimes times;
+  // What lies between two passes is not a layer's time.
+  if (layer_before_.valid() && layer_before_ < layer) times.layer_ns = now_ns - end_before_ns_;
+  times.stall_ns = static_cast<int64_t>(stall_ns_ - stall_before_ns_);
+  times.link_busy_ns = static_cast<int64_t>(link.busy_ns - link_before_.busy_ns);
+  times.bytes_copied = link.bytes - link_before_.bytes;
+  layer_before_ = layer;
+  end_before_ns_ = now_ns;
+  stall_before_ns_ = stall_ns_;
+  link_before_ = link;
+  return times;
+}
+
+void CachedExecutor::Observe(const MoeLayerCall& call) {
+  if (!policy_.has_forecaster() || call.sequences.empty()) return;
+  const auto k = static_cast<size_t>(call.top_k);
+  const auto m = static_cast<size_t>(call.m);
+  routed_ids_.assign(call.ids, call.ids + m * k);
+  routed_.clear();
+  for (size_t row = 0; row < m; ++row) {
+    routed_.push_back({call.sequences[row],
+                       call.prefill[row] != 0,
+                       {std::span(routed_ids_).subspan(row * k, k), {call.weights + row * k, k}}});
+  }
+  const auto demands = groups_.demands();
+  const auto distinct = std::count_if(demands.begin(), demands.end(),
+                                      [](const LayerDemand& d) { return d.decode_rows > 0; });
+  policy_.Observe(call.layer, routed_, static_cast<int32_t>(distinct));
+}
+
 void CachedExecutor::Decide(const MoeLayerCall& call, TransferEngine::Lock& lock) {
   engine_->Poll(lock);
   const std::span<const LayerDemand> demands = groups_.demands();
-  if (!groups_.decode_rows().empty()) {
-    for (const SlotRef slot : cache_.WrongPrefetches(call.layer, demands)) {
-      engine_->Cancel(slot_copy_[slot.slot.index()]);
-    }
-    planner_.BeginWindow(call.layer, demands, cache_.stats());
-    engine_->OpenWindow();
+  for (const SlotRef slot : policy_.Begin(call.layer, demands)) {
+    engine_->Cancel(slot_copy_[slot.slot.index()]);
   }
-  const std::span<const DemandDecision> decisions = cache_.BeginLayer(call.layer, demands);
+  if (!groups_.decode_rows().empty()) engine_->OpenWindow();
+  const std::span<const DemandDecision> decisions = policy_.Decide();
   jobs_.clear();
   arrived_.clear();
   bypass_.clear();
@@ -256,7 +287,7 @@ void CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
     PredictionRequest request;
     request.source = call.layer;
     request.target = pre_gate.target;
-    request.distance = cache_.LayerDistance(pre_gate.target);
+    request.distance = policy_.cache().LayerDistance(pre_gate.target);
     request.experts = experts;
     request.top_k = options_.top_k;
     request.rows = groups_.decode_rows();
@@ -264,28 +295,14 @@ void CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
     predictor_->Predict(request, probability_ppm_);
 
     const TransferEngine::Lock lock(engine_->mutex());
-    for (const PlannedPrefetch& plan : planner_.Plan(pre_gate.target, probability_ppm_, cache_)) {
-      Prefetch(plan);
-    }
-    for (const ExpertPrediction& p : planner_.predicted()) {
-      const ExpertKey key{pre_gate.target, p.expert};
-      if (p.probability_ppm < options_.prefetch.min_probability_ppm) break;
-      if (cache_.StateOf(key) != SlotState::kFree) cache_.NotePrediction(key, p.probability_ppm);
+    for (const PrefetchLoad& load : policy_.Prefetch(pre_gate.target, probability_ppm_)) {
+      EnqueueSlotLoad(load.plan.key, load.slot, CopyKind::kPrefetch, load.plan.probability_ppm,
+                      load.plan.deadline);
     }
   }
   if (jobs_.empty()) return;
   TransferEngine::Lock lock(engine_->mutex());
   engine_->Start(lock, pending_ > 0);
-}
-
-void CachedExecutor::Prefetch(const PlannedPrefetch& plan) {
-  const PrefetchDecision decision = cache_.TryPrefetch(plan.key, plan.probability_ppm);
-  if (!decision.slot.valid()) {
-    planner_.OnRefused(cache_.BlockBytes(plan.key));
-    return;
-  }
-  EnqueueSlotLoad(plan.key, decision.slot, CopyKind::kPrefetch, plan.probability_ppm,
-                  plan.deadline);
 }
 
 void CachedExecutor::StartBypasses(LayerId layer) {
@@ -412,11 +429,11 @@ void CachedExecutor::OnSlotCopyEnd(const TransferJob& job, const CopyEnd& end,
                                    const Status& status) {
   switch (end.state) {
     case CopyState::kActive: return;
-    case CopyState::kDone: cache_.OnLoaded(job.slot); break;
-    case CopyState::kFailed: cache_.OnLoadFailed(job.slot); break;
+    case CopyState::kDone: policy_.cache().OnLoaded(job.slot); break;
+    case CopyState::kFailed: policy_.cache().OnLoadFailed(job.slot); break;
     case CopyState::kCancelled:
-      if (cache_.IsSpeculative(job.slot)) {
-        cache_.OnPrefetchCancelled(job.slot, end.bytes_arrived);
+      if (policy_.cache().IsSpeculative(job.slot)) {
+        policy_.cache().OnPrefetchCancelled(job.slot, end.bytes_arrived);
         return;
       }
       // Asked for after it was cancelled and before its last chunk came back: once more.
@@ -450,8 +467,8 @@ void CachedExecutor::Arrived(int32_t* waiting, const CopyEnd& end, const Status&
 
 ExecutorStats CachedExecutor::stats() const {
   const TransferEngine::Lock lock(engine_->mutex());
-  const ExpertCacheStats& cache = cache_.stats();
-  const PrefetchPlannerStats& planner = planner_.stats();
+  const ExpertCacheStats& cache = policy_.cache().stats();
+  const PrefetchPlannerStats& planner = policy_.planner().stats();
   ExecutorStats stats;
   stats.layers = layers_;
   stats.hits = cache.hits;
@@ -468,18 +485,17 @@ ExecutorStats CachedExecutor::stats() const {
   stats.prefetch_switch_offs = planner.switch_offs;
   stats.stall_ns = stall_ns_;
   stats.copy_failures = copy_failures_;
-  stats.slots = static_cast<uint64_t>(cache_.slots());
-  stats.slots_used = static_cast<uint64_t>(cache_.slots_used());
+  stats.slots = static_cast<uint64_t>(policy_.cache().slots());
+  stats.slots_used = static_cast<uint64_t>(policy_.cache().slots_used());
   stats.demand_per_step = cache.demand_per_step;
   stats.thrashing = cache.thrashing;
-  stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && planner_.active();
+  stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && policy_.planner().active();
   return stats;
 }
 
 Status CachedExecutor::CheckInvariants() const {
   const TransferEngine::Lock lock(engine_->mutex());
-  RETURN_IF_ERROR(cache_.CheckInvariants());
-  RETURN_IF_ERROR(planner_.CheckInvariants());
+  RETURN_IF_ERROR(policy_.CheckInvariants());
   return engine_->queue().CheckInvariants();
 }
 

@@ -21,9 +21,8 @@
 #include "device/device.h"
 #include "predictor/core/predictor.h"
 #include "predictor/core/stride_controller.h"
-#include "worker/cache/expert_cache.h"
-#include "worker/cache/prefetch_planner.h"
 #include "worker/expert_executor.h"
+#include "worker/policy/expert_policy.h"
 #include "worker/transfer_engine.h"
 
 namespace expertflow {
@@ -39,7 +38,9 @@ struct CachedExecutorOptions {
   std::byte* memory = nullptr;
   size_t memory_bytes = 0;
 
-  int32_t stride = 1;  // layers of lead of the prefetch; 0: no prefetch
+  int32_t stride = 1;                              // layers of lead of the prefetch; 0: no prefetch
+  int32_t sequences_max = 16;                      // run at once
+  std::shared_ptr<const NextUseModel> forecaster;  // ranks victims; null: the cache's own estimate
   PrefetchPlannerOptions prefetch;
   uint64_t speculative_bytes_per_window = UINT64_MAX;  // copied per layer event
 
@@ -89,8 +90,8 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
 
   // The steps of RunExperts(); those with a Lock need the engine's mutex.
   void Decide(const MoeLayerCall& call, TransferEngine::Lock& lock);
+  void Observe(const MoeLayerCall& call);
   void PlanPrefetch(const MoeLayerCall& call);
-  void Prefetch(const PlannedPrefetch& plan);
   Status RunArrivals(const MoeLayerCall& call);
   void StartBypasses(LayerId layer);
   Status WaitForArrival(LayerId layer, TransferEngine::Lock& lock);
@@ -102,13 +103,12 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   void OnSlotCopyEnd(const TransferJob& job, const CopyEnd& end, const Status& status);
   void OnBufferCopyEnd(const TransferJob& job, const CopyEnd& end, const Status& status);
   void Arrived(int32_t* waiting, const CopyEnd& end, const Status& status);
-  void UpdateLookahead();
+  EventTimes TakeTimes(LayerId layer);
 
   Device& device_;
   const ExpertBlockSource& source_;
   const CachedExecutorOptions options_;
   std::unique_ptr<ExpertPredictor> predictor_;
-  FixedStride stride_;
   ExecutorObserver* const observer_;
   const uint64_t slot_bytes_;
   std::vector<size_t> layer_base_;
@@ -120,10 +120,16 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   std::vector<ExpertJob> jobs_;
   std::vector<int32_t> job_buffers_;  // streaming buffers that jobs_ read
   std::vector<uint32_t> probability_ppm_;
+  std::vector<RoutedRow> routed_;
+  std::vector<uint16_t> routed_ids_;
+  // As of the end of the event before.
+  LayerId layer_before_;
+  int64_t end_before_ns_ = 0;
+  TransferCounters link_before_;
+  uint64_t stall_before_ns_ = 0;
 
   // Protected by engine_->mutex().
-  ExpertCache cache_;
-  PrefetchPlanner planner_;
+  ExpertPolicy policy_;
   std::vector<CopyId> slot_copy_;      // by slot, while loading
   std::vector<int32_t> slot_waiting_;  // by slot: index into the event's demands, or -1
   std::vector<Buffer> buffers_;

@@ -173,6 +173,7 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.slots = slots;
     cache.stream_buffers = plan.streaming_buffers;
     cache.top_k = architecture_.shape().top_k;
+    cache.sequences_max = options_.sequences_max;
     cache.memory = arena_->data();
     cache.memory_bytes = cache_bytes;
     cache.stride = options_.prefetch ? plan.limits.lookahead_max : 0;

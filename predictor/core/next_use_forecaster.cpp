@@ -67,6 +67,12 @@ EXPERTFLOW_WIDE void Distances(const float* not_next, const float* not_later, fl
   }
 }
 
+// chosen[j] came before: a router of a damaged trace may name an expert twice.
+bool Repeated(std::span<const uint16_t> chosen, size_t j) {
+  return std::find(chosen.begin(), chosen.begin() + static_cast<ptrdiff_t>(j), chosen[j]) !=
+         chosen.begin() + static_cast<ptrdiff_t>(j);
+}
+
 Status WrongSize(const char* what, size_t found, size_t expected) {
   return InvalidArgument("forecaster: " + std::string(what) + " has " + std::to_string(found) +
                          " numbers; expected " + std::to_string(expected));
@@ -192,16 +198,10 @@ void NextUseForecaster::Observe(int32_t layer, std::span<const uint16_t> chosen,
     AddScaled(-forecast_[base + e], model.gain_in.data() + (base + e) * gain_rank, gain_rank,
               innovation);
   }
-  const size_t first_used = used_.size();
   for (size_t j = 0; j < chosen.size(); ++j) {
-    if (chosen[j] >= count) continue;
+    if (chosen[j] >= count || Repeated(chosen, j)) continue;
     const size_t e = base + chosen[j];
-    const auto expert = static_cast<int32_t>(e);
-    if (std::find(used_.begin() + static_cast<ptrdiff_t>(first_used), used_.end(), expert) !=
-        used_.end()) {
-      continue;
-    }
-    used_.push_back(expert);
+    used_.push_back(static_cast<int32_t>(e));
     AddScaled(1.0f, model.gain_in.data() + e * gain_rank, gain_rank, innovation);
     for (size_t f = 0; f < kForecastFeatures; ++f) {
       const float value = f + 1 == kForecastFeatures ? weights[j] : 1.0f;
@@ -222,34 +222,87 @@ void NextUseForecaster::Observe(int32_t layer, std::span<const uint16_t> chosen,
   }
 }
 
-void NextUseForecaster::EndToken() {
+void NextUseForecaster::ObservePrompt(int32_t layer, std::span<const RoutedToken> tokens) {
+  CHECK(layer >= 0 && layer < map_->layers());
   const NextUseModel& model = map_->model();
   const auto rank = static_cast<size_t>(model.rank);
+  const auto base = static_cast<size_t>(map_->base(layer));
+  const auto count = static_cast<size_t>(model.experts[static_cast<size_t>(layer)]);
   const size_t n = total();
-  float state[kRankMax] = {};
+  // A token's share of a rate is 1 - decay, decayed once by each token after it.
+  for (size_t f = 0; f < kForecastFeatures; ++f) {
+    const float decay = DecayOf(kForecastHalfLives[f]);
+    float* projected = projected_.data() + f * rank;
+    float share = 1.0f - decay;
+    for (size_t t = tokens.size(); t-- > 0 && share > kTiny; share *= decay) {
+      const RoutedToken& token = tokens[t];
+      for (size_t j = 0; j < token.chosen.size(); ++j) {
+        if (token.chosen[j] >= count || Repeated(token.chosen, j)) continue;
+        const float value = f + 1 == kForecastFeatures ? share * token.weights[j] : share;
+        AddScaled(value, model.state_in.data() + (f * n + base + token.chosen[j]) * rank, rank,
+                  arriving_.data() + f * rank);
+      }
+    }
+    if (layer + 1 < map_->layers()) continue;
+    for (size_t t = 0; t < tokens.size(); ++t) Decay(decay, rank, projected);
+    AddScaled(1.0f, arriving_.data() + f * rank, rank, projected);
+  }
+  for (size_t h = 0; h < kForecastOwnRates; ++h) {
+    const float decay = DecayOf(kForecastOwnHalfLives[h]);
+    float* rates = own_rates_.data() + h * n + base;
+    for (size_t t = 0; t < tokens.size(); ++t) Decay(decay, count, rates);
+    float share = 1.0f - decay;
+    for (size_t t = tokens.size(); t-- > 0 && share > kTiny; share *= decay) {
+      for (size_t j = 0; j < tokens[t].chosen.size(); ++j) {
+        const uint16_t expert = tokens[t].chosen[j];
+        if (expert < count && !Repeated(tokens[t].chosen, j)) rates[expert] += share;
+      }
+    }
+  }
+  if (layer + 1 < map_->layers()) return;
+  std::fill(arriving_.begin(), arriving_.end(), 0.0f);
+  used_.clear();
+  Forecast();
+}
+
+void NextUseForecaster::EndToken() {
+  const auto rank = static_cast<size_t>(map_->model().rank);
+  const size_t n = total();
   for (size_t f = 0; f < kForecastFeatures; ++f) {
     const float decay = DecayOf(kForecastHalfLives[f]);
     float* projected = projected_.data() + f * rank;
     Decay(decay, rank, projected);
     AddScaled(1.0f - decay, arriving_.data() + f * rank, rank, projected);
-    AddScaled(1.0f, projected, rank, state);
   }
   std::fill(arriving_.begin(), arriving_.end(), 0.0f);
-  forecast_ = map_->bias_;
-  for (size_t r = 0; r < rank; ++r) {
-    AddScaled(state[r], map_->state_out_.data() + r * 2 * n, 2 * n, forecast_.data());
-  }
   for (size_t h = 0; h < kForecastOwnRates; ++h) {
     const float decay = DecayOf(kForecastOwnHalfLives[h]);
     float* rates = own_rates_.data() + h * n;
     Decay(decay, n, rates);
     for (const int32_t expert : used_) rates[expert] += 1.0f - decay;
+  }
+  used_.clear();
+  Forecast();
+}
+
+void NextUseForecaster::Forecast() {
+  const auto rank = static_cast<size_t>(map_->model().rank);
+  const size_t n = total();
+  float state[kRankMax] = {};
+  for (size_t f = 0; f < kForecastFeatures; ++f) {
+    AddScaled(1.0f, projected_.data() + f * rank, rank, state);
+  }
+  forecast_ = map_->bias_;
+  for (size_t r = 0; r < rank; ++r) {
+    AddScaled(state[r], map_->state_out_.data() + r * 2 * n, 2 * n, forecast_.data());
+  }
+  for (size_t h = 0; h < kForecastOwnRates; ++h) {
+    const float* rates = own_rates_.data() + h * n;
     for (size_t half = 0; half < 2; ++half) {
       AddProduct(rates, map_->own_.data() + (h * 2 + half) * n, n, forecast_.data() + half * n);
     }
   }
   AddScaled(1.0f, map_->own_.data() + kForecastOwnRates * 2 * n, 2 * n, forecast_.data());
-  used_.clear();
 }
 
 void ExpectedDistances(const NextUseMap& map, int32_t layer,

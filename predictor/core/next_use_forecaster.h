@@ -76,6 +76,12 @@ class NextUseMap {
   std::vector<float> gain_out_;   // [layers, gain_rank, 2N]
 };
 
+// What the router of one layer chose for one token.
+struct RoutedToken {
+  std::span<const uint16_t> chosen;  // [top_k]
+  std::span<const float> weights;    // [top_k]
+};
+
 // The forecast of one sequence.
 class NextUseForecaster {
  public:
@@ -87,6 +93,10 @@ class NextUseForecaster {
   // the last one ends the token. Experts out of range or named twice are left out.
   void Observe(int32_t layer, std::span<const uint16_t> chosen, std::span<const float> weights);
 
+  // The same for tokens of a prompt, a layer at a time for all of them: what they leave in the
+  // state is as if they had come one by one, but there is no forecast before the last layer.
+  void ObservePrompt(int32_t layer, std::span<const RoutedToken> tokens);
+
   // [N] as of the latest Observe(): of layers that the token has yet to pass, `next` is about this
   // token and `later` about those after it; of the others `later` is about the next token on.
   std::span<const float> next() const { return {forecast_.data(), total()}; }
@@ -95,6 +105,7 @@ class NextUseForecaster {
  private:
   size_t total() const { return static_cast<size_t>(map_->experts_total()); }
   void EndToken();
+  void Forecast();
 
   const NextUseMap* map_;
   std::vector<float> projected_;  // [features, rank] the state through state_in

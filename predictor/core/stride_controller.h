@@ -1,21 +1,21 @@
-// How many layers ahead to prefetch. The controller that follows bandwidth, residency and the wait
-// and overload counters (ARCHITECTURE 5) implements this interface later; a fixed stride does now.
-// Pure: measurements come in as events.
+// How many layers ahead to prefetch: fixed here, or following bandwidth, residency and the wait and
+// overload counters (dynamic_stride.h). Pure: measurements come in as events.
 #pragma once
 
 #include <cstdint>
 
 namespace expertflow {
 
-// What a controller hears once per (step, layer).
+// What a controller hears once per (step, layer) of a step that only decodes.
 struct StrideMeasurement {
-  int32_t distinct_experts = 0;
-  int32_t resident_experts = 0;  // of those, ready when asked for
+  int32_t distinct_experts = 0;  // demanded
+  int32_t cached_experts = 0;    // of those, ready without a prefetch
+  int32_t expected_experts = 0;  // that predictions for the next layer call likely; 0: not known
   uint64_t bytes_copied = 0;     // over the link since the last measurement
+  uint64_t bytes_wasted = 0;     // prefetched, and known by now to be in vain
   int64_t link_busy_ns = 0;
-  int64_t layer_ns = 0;  // start of this layer to start of the next
+  int64_t layer_ns = 0;  // end of the layer before to the end of this one; 0: not known
   int64_t stall_ns = 0;  // of that, compute waited for an expert
-  uint64_t bytes_wasted = 0;
 };
 
 class StrideController {

@@ -4,35 +4,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
 #include <string>
-#include <vector>
+
+#include "tests/unit/predictor/random_forecaster.h"
 
 namespace expertflow {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 NextUseFile SmallFile() {
   NextUseFile file;
   file.identity[0] = 9;
   file.trained_on = {3, 5};
   file.trained_rows = 77;
-  NextUseModel& model = file.model;
-  model.experts = {2, 3};
-  model.rank = 2;
-  model.gain_rank = 1;
-  std::mt19937 random(1);
-  const auto fill = [&](std::vector<float>* values, size_t count) {
-    for (size_t i = 0; i < count; ++i) values->push_back(static_cast<float>(random() % 100) / 100);
-  };
-  const size_t targets = model.targets();
-  fill(&model.bias, targets);
-  fill(&model.state_in, kForecastFeatures * 5 * 2);
-  fill(&model.state_out, 2 * targets);
-  fill(&model.own, (kForecastOwnRates + 1) * targets);
-  fill(&model.gain_in, 5);
-  fill(&model.gain_out, 2 * targets);
+  file.model = testing::RandomForecaster({2, 3}, 2, 1);
   return file;
 }
 

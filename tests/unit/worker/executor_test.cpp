@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
+#include "tests/unit/predictor/random_forecaster.h"
 #include "tests/unit/worker/fault_device.h"
 #include "tests/unit/worker/random_moe.h"
 #include "worker/cached_executor.h"
@@ -125,6 +126,34 @@ TEST_P(SameBits, FIELD_04_FIELD_11_FIELD_12_FIELD_15_AsInPlace) {
     }
     EXPECT_GT(rig.device->fills(), 0) << "poison is on";
   }
+}
+
+TEST(CachedExecutor, FIELD_04_AForecasterChangesWhoLeavesAndNoBit) {
+  const auto run = [](CachedExecutorOptions options) {
+    Rig rig(DType::kBF16, options);
+    rig.Run(80, 5);
+    return rig.cached->stats();
+  };
+  CachedExecutorOptions options = Options(7);
+  const ExecutorStats without = run(options);
+  const std::vector<int32_t> experts(RandomMoe::kLayers - 1, RandomMoe::kExperts);
+  options.forecaster = std::make_shared<NextUseModel>(testing::RandomForecaster(experts, 5, 2));
+  const ExecutorStats with = run(options);
+  EXPECT_EQ(with.hits + with.late_hits + with.misses,
+            without.hits + without.late_hits + without.misses);
+  EXPECT_NE(with.misses, without.misses);
+}
+
+TEST(CachedExecutor, AForecasterOfOtherLayersIsRefused) {
+  Rig rig(DType::kBF16, Options(2));
+  CachedExecutorOptions options = Options(2);
+  options.top_k = RandomMoe::kTopK;
+  options.memory = rig.memory->data();
+  options.memory_bytes = rig.memory->bytes();
+  options.forecaster = std::make_shared<NextUseModel>(testing::RandomForecaster({8, 8}, 5, 2));
+  const auto created = CachedExecutor::Create(*rig.device, rig.model, options);
+  ASSERT_FALSE(created.ok());
+  EXPECT_THAT(created.status().message(), HasSubstr("fitted for other layers"));
 }
 
 std::vector<Setting> Settings() {

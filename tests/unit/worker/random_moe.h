@@ -72,6 +72,7 @@ class RandomStep {
     std::normal_distribution<float> normal;
     for (int32_t t = 0; t < m_; ++t) {
       prefill_.push_back(prefill && (t > 0 || random() % 2 == 0) ? 1 : 0);
+      sequences_.push_back({prefill_.back() != 0 ? 100 : static_cast<uint64_t>(t)});
     }
     x_.resize(static_cast<size_t>(m_ * RandomMoe::kHidden));
     for (float& value : x_) value = normal(random);
@@ -110,6 +111,7 @@ class RandomStep {
     call.weights = weights_.data();
     call.prefill = prefill_;
     call.pre_gate = pre_gates_;
+    call.sequences = sequences_;
     call.x = x_.data();
     call.out = out->data();
     return call;
@@ -118,6 +120,7 @@ class RandomStep {
  private:
   int32_t m_ = 0;
   std::vector<uint8_t> prefill_;
+  std::vector<SequenceId> sequences_;
   std::vector<float> x_;
   std::vector<std::vector<float>> logits_;
   std::vector<std::vector<int32_t>> ids_;

@@ -1,0 +1,134 @@
+#include "worker/policy/expert_policy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+
+namespace expertflow {
+namespace {
+
+// How many experts a prediction speaks of: the sum of the chances.
+int32_t ExpectedExperts(std::span<const uint32_t> probabilities_ppm) {
+  uint64_t sum = 0;
+  for (const uint32_t p : probabilities_ppm) sum += p;
+  return static_cast<int32_t>((sum + 500'000) / 1'000'000);
+}
+
+}  // namespace
+
+ExpertPolicy::ExpertPolicy(ExpertPolicyOptions options, std::unique_ptr<StrideController> stride)
+    : options_(std::move(options)),
+      cache_(options_.cache),
+      planner_(options_.prefetch, options_.cache.experts, options_.cache.top_k),
+      stride_(std::move(stride)) {
+  CHECK(stride_ != nullptr);
+  int32_t moe_layers = 0;
+  for (const int32_t experts : options_.cache.experts) {
+    layer_order_.push_back(experts > 0 ? moe_layers++ : -1);
+  }
+  if (options_.forecaster != nullptr) {
+    CHECK(ForecasterFits(*options_.forecaster, options_.cache.experts));
+    ranks_ = std::make_unique<ForecastRanks>(options_.forecaster, options_.cache.slots,
+                                             options_.sequences_max);
+  }
+}
+
+bool ExpertPolicy::ForecasterFits(const NextUseModel& model, std::span<const int32_t> experts) {
+  std::vector<int32_t> moe(experts.begin(), experts.end());
+  std::erase(moe, 0);
+  return moe == model.experts;
+}
+
+void ExpertPolicy::Observe(LayerId layer, std::span<const RoutedRow> rows, int32_t distinct) {
+  if (ranks_ == nullptr || rows.empty()) return;
+  ranks_->Observe(layer_order_[layer.index()], rows, distinct);
+  observed_ = true;
+}
+
+void ExpertPolicy::UseForecast() {
+  if (ranks_ == nullptr || forecast_used_) return;
+  forecast_used_ = true;
+  cache_.UseForecast(observed_ ? ranks_->Distances() : std::span<const uint32_t>());
+}
+
+std::span<const SlotRef> ExpertPolicy::Begin(LayerId layer, std::span<const LayerDemand> demands) {
+  layer_ = layer;
+  demands_ = demands;
+  const bool decodes = std::any_of(demands.begin(), demands.end(),
+                                   [](const LayerDemand& d) { return d.decode_rows > 0; });
+  if (!decodes) return {};
+  const std::span<const SlotRef> wrong = cache_.WrongPrefetches(layer, demands);
+  planner_.BeginWindow(layer, demands, cache_.stats());
+  return wrong;
+}
+
+std::span<const DemandDecision> ExpertPolicy::Decide() {
+  const bool absent = std::any_of(demands_.begin(), demands_.end(), [&](const LayerDemand& d) {
+    return cache_.StateOf({layer_, d.expert}) == SlotState::kFree;
+  });
+  if (absent) UseForecast();
+  return cache_.BeginLayer(layer_, demands_);
+}
+
+std::span<const PrefetchLoad> ExpertPolicy::Prefetch(LayerId target,
+                                                     std::span<const uint32_t> probabilities_ppm) {
+  loads_.clear();
+  const std::span<const PlannedPrefetch> plans = planner_.Plan(target, probabilities_ppm, cache_);
+  if (!plans.empty()) UseForecast();
+  for (const PlannedPrefetch& plan : plans) {
+    const PrefetchDecision decision = cache_.TryPrefetch(plan.key, plan.probability_ppm);
+    if (decision.slot.valid()) {
+      loads_.push_back({plan, decision.slot});
+    } else {
+      planner_.OnRefused(cache_.BlockBytes(plan.key));
+    }
+  }
+  if (expected_experts_ == 0) expected_experts_ = ExpectedExperts(probabilities_ppm);
+  for (const ExpertPrediction& p : planner_.predicted()) {
+    const ExpertKey key{target, p.expert};
+    if (p.probability_ppm < options_.prefetch.min_probability_ppm) break;
+    if (cache_.StateOf(key) != SlotState::kFree) cache_.NotePrediction(key, p.probability_ppm);
+  }
+  return loads_;
+}
+
+void ExpertPolicy::End(const EventTimes& times) {
+  cache_.EndLayer();
+  Measure(times);
+  observed_ = false;
+  forecast_used_ = false;
+  expected_experts_ = 0;
+}
+
+void ExpertPolicy::Measure(const EventTimes& times) {
+  const ExpertCacheStats& now = cache_.stats();
+  StrideMeasurement measured;
+  bool decodes_only = !demands_.empty();
+  for (const LayerDemand& demand : demands_) decodes_only &= demand.prefill_rows == 0;
+  measured.distinct_experts = static_cast<int32_t>(demands_.size());
+  // A prefetched block counts as one that the cache did not have.
+  const uint64_t found = now.hits - before_.hits;
+  const uint64_t prefetched = now.prefetch_hits - before_.prefetch_hits;
+  measured.cached_experts = static_cast<int32_t>(found - std::min(found, prefetched));
+  measured.expected_experts = expected_experts_;
+  measured.bytes_copied = times.bytes_copied;
+  measured.bytes_wasted = now.bytes_wasted - before_.bytes_wasted;
+  measured.link_busy_ns = times.link_busy_ns;
+  measured.layer_ns = times.layer_ns;
+  measured.stall_ns = times.stall_ns;
+  before_ = now;
+  if (decodes_only) stride_->OnLayer(measured);
+}
+
+int32_t ExpertPolicy::lookahead() const {
+  const bool useful = cache_.slots() > 0 && !cache_.AllResident() && planner_.active();
+  return useful ? stride_->stride() : 0;
+}
+
+Status ExpertPolicy::CheckInvariants() const {
+  RETURN_IF_ERROR(cache_.CheckInvariants());
+  return planner_.CheckInvariants();
+}
+
+}  // namespace expertflow

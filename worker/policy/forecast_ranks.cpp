@@ -1,0 +1,87 @@
+#include "worker/policy/forecast_ranks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/check.h"
+
+namespace expertflow {
+namespace {
+
+constexpr double kSmallestRatio = 1e-6;
+// The map is made anew when slots/demand has moved by this much (of its logarithm).
+constexpr double kRatioStep = 0.15;
+constexpr double kDemandShare = 1.0 / 64;  // of a new pass in the smoothed demand
+
+}  // namespace
+
+ForecastRanks::ForecastRanks(std::shared_ptr<const NextUseModel> model, int32_t slots,
+                             size_t sequences_max)
+    : model_(std::move(model)), slots_(slots), sequences_max_(sequences_max) {
+  CHECK(model_ != nullptr && sequences_max_ > 0);
+  distance_.resize(static_cast<size_t>(model_->experts_total()));
+}
+
+void ForecastRanks::FollowDemand(int32_t layer, int32_t distinct) {
+  pass_demand_ += distinct;
+  if (layer + 1 < static_cast<int32_t>(model_->experts.size())) return;
+  demand_ = demand_ == 0 ? pass_demand_ : demand_ + (pass_demand_ - demand_) * kDemandShare;
+  pass_demand_ = 0;
+}
+
+void ForecastRanks::FollowHorizon(int32_t layer, int32_t distinct) {
+  if (layer != 0 && map_) return;
+  const double demand =
+      demand_ > 0 ? demand_
+                  : static_cast<double>(distinct) * static_cast<double>(model_->experts.size());
+  const double ratio = std::max(slots_ / std::max(demand, 1.0), kSmallestRatio);
+  if (map_ && std::abs(std::log(ratio / map_ratio_)) <= kRatioStep) return;
+  map_.emplace(model_, ratio);
+  map_ratio_ = ratio;
+}
+
+ForecastRanks::Entry& ForecastRanks::Find(SequenceId sequence) {
+  const auto found = sequences_.find(sequence);
+  if (found != sequences_.end()) return found->second;
+  if (sequences_.size() >= sequences_max_) {
+    // Not one of this event, whose forecasters are in use.
+    const auto oldest =
+        std::min_element(sequences_.begin(), sequences_.end(), [](const auto& a, const auto& b) {
+          return std::pair(a.second.seen, a.first) < std::pair(b.second.seen, b.first);
+        });
+    if (oldest->second.seen < event_) sequences_.erase(oldest);
+  }
+  return sequences_.emplace(sequence, *map_).first->second;
+}
+
+void ForecastRanks::Observe(int32_t layer, std::span<const RoutedRow> rows, int32_t distinct) {
+  ++event_;
+  layer_ = layer;
+  active_.clear();
+  FollowHorizon(layer, distinct);
+  for (size_t i = 0; i < rows.size();) {
+    size_t end = i + 1;
+    while (end < rows.size() && rows[end].sequence == rows[i].sequence) ++end;
+    Entry& entry = Find(rows[i].sequence);
+    entry.seen = event_;
+    if (rows[i].prefill) {
+      prompt_.clear();
+      for (size_t row = i; row < end; ++row) prompt_.push_back(rows[row].routed);
+      entry.forecaster.ObservePrompt(layer, prompt_);
+    } else {
+      entry.forecaster.Observe(layer, rows[i].routed.chosen, rows[i].routed.weights);
+      active_.push_back(&entry.forecaster);
+    }
+    i = end;
+  }
+  if (!active_.empty()) FollowDemand(layer, distinct);
+}
+
+std::span<const uint32_t> ForecastRanks::Distances() {
+  if (active_.empty()) return {};
+  ExpectedDistances(*map_, layer_, active_, distance_);
+  return distance_;
+}
+
+}  // namespace expertflow

@@ -64,10 +64,16 @@ std::vector<SubmitRequest> MakeRequests(const Options& options,
     SubmitRequest request;
     request.text = prompt;
     request.max_new_tokens = static_cast<uint32_t>(options.Integer("max-tokens"));
-    request.sampling = {.temperature = static_cast<float>(options.Number("temperature")),
-                        .top_p = static_cast<float>(options.Number("top-p")),
-                        .top_k = static_cast<int32_t>(options.Integer("top-k")),
-                        .seed = static_cast<uint64_t>(options.Integer("seed"))};
+    request.sampling = {
+        .temperature = static_cast<float>(options.Number("temperature")),
+        .top_p = static_cast<float>(options.Number("top-p")),
+        .top_k = static_cast<int32_t>(options.Integer("top-k")),
+        .seed = static_cast<uint64_t>(options.Integer("seed")),
+        .min_p = static_cast<float>(options.Number("min-p")),
+        .repetition_penalty = static_cast<float>(options.Number("repetition-penalty")),
+        .frequency_penalty = static_cast<float>(options.Number("frequency-penalty")),
+        .presence_penalty = static_cast<float>(options.Number("presence-penalty")),
+        .logit_bias = {}};
     request.stop = options.TextList("stop");
     request.ignore_eos = options.Flag("ignore-eos");
     requests.push_back(std::move(request));

@@ -1,6 +1,7 @@
 #include "serving/api.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>
@@ -82,7 +83,8 @@ void Api::OnRequest(const HttpRequest& request) {
 void Api::Route(const HttpRequest& request) {
   static constexpr std::string_view kGet[] = {"/health", "/health/live", "/metrics", "/v1/models",
                                               "/v1/expertflow/status"};
-  static constexpr std::string_view kPost[] = {"/v1/completions", "/v1/chat/completions"};
+  static constexpr std::string_view kPost[] = {"/v1/completions", "/v1/chat/completions",
+                                               "/tokenize", "/detokenize"};
   const bool get = std::find(std::begin(kGet), std::end(kGet), request.path) != std::end(kGet) ||
                    request.path.starts_with("/v1/models/");
   const bool post = std::find(std::begin(kPost), std::end(kPost), request.path) != std::end(kPost);
@@ -130,7 +132,13 @@ void Api::OnPost(const HttpRequest& request) {
                                  request.content_type)});
     return;
   }
-  Complete(request);
+  if (request.path == "/tokenize") {
+    AnswerTokenize(request);
+  } else if (request.path == "/detokenize") {
+    AnswerDetokenize(request);
+  } else {
+    Complete(request);
+  }
 }
 
 // --- the job's state ---------------------------------------------------------------------------
@@ -262,78 +270,148 @@ void Api::OnTick(int64_t now_ns) {
   }
 }
 
+// --- text and tokens ---------------------------------------------------------------------------
+
+void Api::AnswerTokenize(const HttpRequest& request) {
+  TokenizeRequest parsed;
+  if (const auto error =
+          ParseTokenizeRequest(request.body, options_.chat.variables_json, &parsed)) {
+    Fail(request.connection, *error);
+    return;
+  }
+  ApiError error;
+  std::vector<int32_t> ids;
+  const bool chat = !parsed.chat_json.empty();
+  if (!CheckModel(parsed.model, &error) ||
+      (chat && !Render(parsed.chat_json, &parsed.text, &error)) ||
+      !Encode(chat ? "messages" : "prompt", parsed.text, parsed.add_special_tokens, &ids, &error)) {
+    Fail(request.connection, error);
+    return;
+  }
+  std::string strings = "null";
+  if (parsed.return_token_strs) {
+    strings.clear();
+    for (const int32_t id : ids) {
+      strings += (strings.empty() ? "[" : ",") + JsonString(tokenizer_.TokenBytes(id));
+    }
+    strings += strings.empty() ? "[]" : "]";
+  }
+  replies_->Respond(
+      request.connection,
+      {.body = fmt::format(R"({{"count":{},"max_model_len":{},"tokens":[{}],"token_strs":{}}})",
+                           ids.size(), options_.positions_max, fmt::join(ids, ","), strings)});
+}
+
+void Api::AnswerDetokenize(const HttpRequest& request) {
+  DetokenizeRequest parsed;
+  if (const auto error = ParseDetokenizeRequest(request.body, &parsed)) {
+    Fail(request.connection, *error);
+    return;
+  }
+  ApiError error;
+  if (!CheckModel(parsed.model, &error) || !CheckTokens("tokens", parsed.tokens, &error)) {
+    Fail(request.connection, error);
+    return;
+  }
+  const std::string text = tokenizer_.Decode(parsed.tokens, /*skip_special=*/false);
+  replies_->Respond(request.connection,
+                    {.body = fmt::format(R"({{"prompt":{}}})", JsonString(text))});
+}
+
 // --- completions -------------------------------------------------------------------------------
 
 void Api::Complete(const HttpRequest& request) {
   const HttpConnectionId connection = request.connection;
   CompletionRequest parsed;
   const bool chat = request.path == "/v1/chat/completions";
-  if (chat && !options_.chat_status.ok()) {
-    Fail(connection, BadParameter("messages", options_.chat_status.message()));
-    return;
-  }
   if (const auto error = chat
                              ? ParseChatRequest(request.body, options_.chat.variables_json, &parsed)
                              : ParseCompletionRequest(request.body, &parsed)) {
     Fail(connection, *error);
     return;
   }
-  if (!parsed.model.empty() && parsed.model != options_.model) {
-    Fail(connection,
-         {.http_status = 404,
-          .message = fmt::format("model: this server has {}, not {}", options_.model, parsed.model),
-          .param = "model",
-          .code = "model_not_found"});
+  ApiError error;
+  std::vector<std::vector<int32_t>> prompts;
+  const bool good =
+      CheckModel(parsed.model, &error) && CheckBiases(parsed.sampling, &error) &&
+      (!chat ||
+       Render(parsed.chat_json, &std::get<std::string>(parsed.prompts.emplace_back()), &error)) &&
+      Tokenize(parsed, &prompts, &error);
+  if (!good) {
+    Fail(connection, error);
     return;
   }
   if (const std::string why = NotReady(); !why.empty()) {
     Fail(connection, ApiErrorFrom(Unavailable(why)));
     return;
   }
-  std::vector<std::vector<int32_t>> prompts;
-  ApiError error;
-  if ((chat && !Render(&parsed, &error)) || !Tokenize(parsed, &prompts, &error)) {
-    Fail(connection, error);
-    return;
-  }
   Start(connection, parsed, prompts);
 }
 
-bool Api::Render(CompletionRequest* parsed, ApiError* error) const {
-  Result<std::string> prompt = options_.chat.chat->Render(parsed->chat_json, SecondsSince1970());
-  if (!prompt.ok() || prompt->empty()) {
-    *error = BadParameter("messages", prompt.ok() ? "messages: the template makes no text of them"
-                                                  : prompt.status().message());
+bool Api::CheckModel(const std::string& model, ApiError* error) const {
+  if (model.empty() || model == options_.model) return true;
+  *error = {.http_status = 404,
+            .message = fmt::format("model: this server has {}, not {}", options_.model, model),
+            .param = "model",
+            .code = "model_not_found"};
+  return false;
+}
+
+bool Api::CheckTokens(const char* param, const std::vector<int32_t>& ids, ApiError* error) const {
+  const auto outside = std::find_if(ids.begin(), ids.end(),
+                                    [this](int32_t id) { return id < 0 || id >= options_.vocab; });
+  if (outside == ids.end()) return true;
+  *error = BadParameter(param, fmt::format("{}: token id {} is outside the vocabulary of {}", param,
+                                           *outside, options_.vocab));
+  return false;
+}
+
+bool Api::CheckBiases(const SamplingParams& sampling, ApiError* error) const {
+  std::vector<int32_t> ids;
+  for (const LogitBias& bias : sampling.logit_bias) ids.push_back(bias.token);
+  return CheckTokens("logit_bias", ids, error);
+}
+
+bool Api::Render(const std::string& chat_json, std::string* prompt, ApiError* error) const {
+  if (!options_.chat_status.ok()) {
+    *error = BadParameter("messages", options_.chat_status.message());
     return false;
   }
-  parsed->prompts = {std::move(*prompt)};
+  Result<std::string> text = options_.chat.chat->Render(chat_json, SecondsSince1970());
+  if (!text.ok() || text->empty()) {
+    *error = BadParameter("messages", text.ok() ? "messages: the template makes no text of them"
+                                                : text.status().message());
+    return false;
+  }
+  *prompt = std::move(*text);
+  return true;
+}
+
+bool Api::Encode(const char* param, const std::string& text, bool add_special_tokens,
+                 std::vector<int32_t>* ids, ApiError* error) const {
+  Result<std::vector<int32_t>> encoded =
+      add_special_tokens ? tokenizer_.EncodePrompt(text) : tokenizer_.Encode(text);
+  if (!encoded.ok()) {
+    *error = BadParameter(param, fmt::format("{}: {}", param, encoded.status().message()));
+    return false;
+  }
+  *ids = std::move(*encoded);
   return true;
 }
 
 bool Api::Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int32_t>>* prompts,
                    ApiError* error) const {
-  const std::string param = parsed.chat_json.empty() ? "prompt" : "messages";
+  const bool chat = !parsed.chat_json.empty();
+  const char* param = chat ? "messages" : "prompt";
   for (const CompletionRequest::Prompt& prompt : parsed.prompts) {
+    std::vector<int32_t>& ids = prompts->emplace_back();
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       // A chat's template writes the tokens around the text itself.
-      Result<std::vector<int32_t>> ids =
-          parsed.chat_json.empty() ? tokenizer_.EncodePrompt(*text) : tokenizer_.Encode(*text);
-      if (!ids.ok()) {
-        *error = BadParameter(param, param + ": " + ids.status().message());
-        return false;
-      }
-      prompts->push_back(std::move(*ids));
+      if (!Encode(param, *text, /*add_special_tokens=*/!chat, &ids, error)) return false;
     } else {
-      prompts->push_back(std::get<std::vector<int32_t>>(prompt));
+      ids = std::get<std::vector<int32_t>>(prompt);
     }
-    const std::vector<int32_t>& ids = prompts->back();
-    const auto outside = std::find_if(
-        ids.begin(), ids.end(), [this](int32_t id) { return id < 0 || id >= options_.vocab; });
-    if (outside != ids.end()) {
-      *error = BadParameter(param, fmt::format("{}: token id {} is outside the vocabulary of {}",
-                                               param, *outside, options_.vocab));
-      return false;
-    }
+    if (!CheckTokens(param, ids, error)) return false;
     const auto tokens = static_cast<int64_t>(ids.size());
     const int64_t new_tokens = parsed.max_tokens.value_or(1);
     // The last token is never fed back, so it needs no position.

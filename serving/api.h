@@ -104,8 +104,15 @@ class Api final : public HttpHandler {
   void AskJob(const HttpRequest& request, std::deque<Question>* questions, const Message& message);
 
   void Complete(const HttpRequest& request);
-  // False: `error` says why not.
-  bool Render(CompletionRequest* parsed, ApiError* error) const;
+  void AnswerTokenize(const HttpRequest& request);
+  void AnswerDetokenize(const HttpRequest& request);
+  // False, for these: `error` says why not.
+  bool CheckModel(const std::string& model, ApiError* error) const;
+  bool CheckTokens(const char* param, const std::vector<int32_t>& ids, ApiError* error) const;
+  bool CheckBiases(const SamplingParams& sampling, ApiError* error) const;
+  bool Render(const std::string& chat_json, std::string* prompt, ApiError* error) const;
+  bool Encode(const char* param, const std::string& text, bool add_special_tokens,
+              std::vector<int32_t>* ids, ApiError* error) const;
   bool Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int32_t>>* prompts,
                 ApiError* error) const;
   void Start(HttpConnectionId connection, const CompletionRequest& parsed,

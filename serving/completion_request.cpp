@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -17,17 +19,17 @@ using Json = nlohmann::ordered_json;  // a template may print it
 constexpr int64_t kTokensMax = 1 << 30;
 constexpr size_t kStopStringsMax = 16;
 constexpr size_t kStopBytesMax = 4096;
+constexpr size_t kLogitBiasMax = 4096;
 
 // --- prompts -----------------------------------------------------------------------------------
 
-std::optional<ApiError> ReadIds(const Json& list, std::vector<int32_t>* ids) {
+std::optional<ApiError> ReadIds(const char* param, const Json& list, std::vector<int32_t>* ids) {
   ids->reserve(list.size());
   for (const Json& id : list) {
     if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() > INT32_MAX) ||
         id.get<int64_t>() < 0) {
-      return BadParameter(
-          "prompt",
-          fmt::format("prompt: expected token ids, integers from 0, found {}", ShortJson(id)));
+      return BadParameter(param, fmt::format("{}: expected token ids, integers from 0, found {}",
+                                             param, ShortJson(id)));
     }
     ids->push_back(static_cast<int32_t>(id.get<int64_t>()));
   }
@@ -48,7 +50,7 @@ std::optional<ApiError> ReadPrompt(const Json& json, CompletionRequest::Prompt* 
                                     "either, found {}",
                                     ShortJson(json)));
   }
-  return ReadIds(json, &prompt->emplace<std::vector<int32_t>>());
+  return ReadIds("prompt", json, &prompt->emplace<std::vector<int32_t>>());
 }
 
 std::optional<ApiError> ReadPrompts(const Json& body, CompletionRequest* request) {
@@ -69,22 +71,65 @@ std::optional<ApiError> ReadPrompts(const Json& body, CompletionRequest* request
 
 // --- everything else ---------------------------------------------------------------------------
 
+std::optional<ApiError> ReadFloat(const RequestFields& fields, const char* name, double min,
+                                  double max, float* value) {
+  double number = static_cast<double>(*value);
+  if (auto error = fields.Number(name, min, max, &number)) return error;
+  *value = static_cast<float>(number);
+  return std::nullopt;
+}
+
+// {"token id": bias}
+std::optional<ApiError> ReadLogitBias(const RequestFields& fields, std::vector<LogitBias>* biases) {
+  const Json* object = fields.Find("logit_bias");
+  if (object == nullptr) return std::nullopt;
+  if (!object->is_object() || object->size() > kLogitBiasMax) {
+    return BadParameter("logit_bias",
+                        fmt::format("logit_bias: expected an object of at most {} token ids, "
+                                    "found {}",
+                                    kLogitBiasMax, ShortJson(*object)));
+  }
+  for (const auto& [id, bias] : object->items()) {
+    LogitBias one;
+    const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), one.token);
+    const double number = bias.is_number() ? bias.get<double>() : 1000;
+    if (error != std::errc() || end != id.data() + id.size() || one.token < 0 ||
+        std::abs(number) > 100) {
+      return BadParameter("logit_bias", fmt::format("logit_bias: expected a token id and a number "
+                                                    "from -100 to 100, found {}: {}",
+                                                    ShortJson(id), ShortJson(bias)));
+    }
+    one.bias = static_cast<float>(number);
+    biases->push_back(one);
+  }
+  return std::nullopt;
+}
+
 std::optional<ApiError> ReadSampling(const RequestFields& fields, CompletionRequest* request) {
-  double temperature = request->sampling.temperature;
-  double top_p = request->sampling.top_p;
+  SamplingParams& sampling = request->sampling;
   int64_t top_k = 0;
   int64_t seed = 0;
-  if (auto error = fields.Number("temperature", 0, 2, &temperature)) return error;
-  if (auto error = fields.Number("top_p", 0, 1, &top_p)) return error;
+  if (auto error = ReadFloat(fields, "temperature", 0, 2, &sampling.temperature)) return error;
+  if (auto error = ReadFloat(fields, "top_p", 0, 1, &sampling.top_p)) return error;
+  if (auto error = ReadFloat(fields, "min_p", 0, 1, &sampling.min_p)) return error;
+  if (auto error =
+          ReadFloat(fields, "repetition_penalty", 0.01, 100, &sampling.repetition_penalty)) {
+    return error;
+  }
+  if (auto error = ReadFloat(fields, "frequency_penalty", -2, 2, &sampling.frequency_penalty)) {
+    return error;
+  }
+  if (auto error = ReadFloat(fields, "presence_penalty", -2, 2, &sampling.presence_penalty)) {
+    return error;
+  }
+  if (auto error = ReadLogitBias(fields, &sampling.logit_bias)) return error;
   if (auto error = fields.Integer("top_k", -1, 1'000'000, &top_k)) return error;
   if (auto error = fields.Integer("seed", std::numeric_limits<int64_t>::min(),
                                   std::numeric_limits<int64_t>::max(), &seed)) {
     return error;
   }
-  request->sampling = {.temperature = static_cast<float>(temperature),
-                       .top_p = static_cast<float>(top_p),
-                       .top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0)),
-                       .seed = static_cast<uint64_t>(seed)};
+  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0));
+  sampling.seed = static_cast<uint64_t>(seed);
   request->has_seed = fields.Has("seed");
   return std::nullopt;
 }
@@ -133,15 +178,10 @@ std::optional<ApiError> ReadStreaming(const RequestFields& fields, CompletionReq
 
 // Known parameters that change the output, at values that would: the values here change nothing.
 std::optional<ApiError> RefuseUnsupported(const RequestFields& fields, int32_t n) {
-  static const std::array<std::pair<const char*, std::vector<Json>>, 18> kHarmless = {{
+  static const std::array<std::pair<const char*, std::vector<Json>>, 13> kHarmless = {{
       {"logprobs", {false}},
       {"top_logprobs", {0}},
       {"prompt_logprobs", {}},
-      {"presence_penalty", {0}},
-      {"frequency_penalty", {0}},
-      {"repetition_penalty", {1}},
-      {"min_p", {0}},
-      {"logit_bias", {Json::object()}},
       {"suffix", {""}},
       {"tools", {Json::array()}},
       {"tool_choice", {"none", "auto"}},
@@ -194,7 +234,7 @@ std::optional<ApiError> FlattenContent(const std::string& where, Json* content) 
 }
 
 std::optional<ApiError> ReadMessages(const Json& body, std::string_view variables_json,
-                                     CompletionRequest* request) {
+                                     std::string* chat_json) {
   const auto messages = body.find("messages");
   if (messages == body.end() || !messages->is_array() || messages->empty()) {
     return BadParameter("messages", "messages: expected a list of at least one message");
@@ -216,8 +256,10 @@ std::optional<ApiError> ReadMessages(const Json& body, std::string_view variable
     list.push_back(std::move(message));
   }
   variables["messages"] = std::move(list);
-  variables["add_generation_prompt"] = true;
   const RequestFields fields(body, "");
+  bool add_generation_prompt = true;
+  if (auto error = fields.Flag("add_generation_prompt", &add_generation_prompt)) return error;
+  variables["add_generation_prompt"] = add_generation_prompt;
   if (const Json* more = fields.Find("chat_template_kwargs")) {
     if (!more->is_object()) {
       return BadParameter("chat_template_kwargs",
@@ -225,7 +267,7 @@ std::optional<ApiError> ReadMessages(const Json& body, std::string_view variable
     }
     for (const auto& [name, value] : more->items()) variables[name] = value;
   }
-  request->chat_json = variables.dump();
+  *chat_json = variables.dump();
   return std::nullopt;
 }
 
@@ -263,8 +305,40 @@ std::optional<ApiError> ParseChatRequest(std::string_view body, std::string_view
   *request = {};
   Json json;
   if (auto error = ParseRequestBody(body, &json)) return error;
-  if (auto error = ReadMessages(json, variables_json, request)) return error;
+  if (auto error = ReadMessages(json, variables_json, &request->chat_json)) return error;
   return ReadCommon(json, request);
+}
+
+std::optional<ApiError> ParseTokenizeRequest(std::string_view body, std::string_view variables_json,
+                                             TokenizeRequest* request) {
+  *request = {};
+  Json json;
+  if (auto error = ParseRequestBody(body, &json)) return error;
+  const RequestFields fields(json, "");
+  if (auto error = fields.Text("model", &request->model)) return error;
+  if (auto error = fields.Flag("return_token_strs", &request->return_token_strs)) return error;
+  const bool chat = fields.Has("messages");
+  if (chat) {
+    request->add_special_tokens = false;
+    if (auto error = ReadMessages(json, variables_json, &request->chat_json)) return error;
+  } else {
+    if (!fields.Has("prompt")) return BadParameter("prompt", "prompt: it is missing");
+    if (auto error = fields.Text("prompt", &request->text)) return error;
+  }
+  return fields.Flag("add_special_tokens", &request->add_special_tokens);
+}
+
+std::optional<ApiError> ParseDetokenizeRequest(std::string_view body, DetokenizeRequest* request) {
+  *request = {};
+  Json json;
+  if (auto error = ParseRequestBody(body, &json)) return error;
+  const RequestFields fields(json, "");
+  if (auto error = fields.Text("model", &request->model)) return error;
+  const Json* tokens = fields.Find("tokens");
+  if (tokens == nullptr || !tokens->is_array()) {
+    return BadParameter("tokens", "tokens: expected a list of token ids");
+  }
+  return ReadIds("tokens", *tokens, &request->tokens);
 }
 
 }  // namespace expertflow

@@ -1,6 +1,6 @@
-// The body of /v1/completions and /v1/chat/completions: parsed and checked, whatever it is. Fields
-// that nobody knows are ignored as OpenAI does; fields that we know and do not support are refused
-// by name. Pure functions, any thread.
+// The body of /v1/completions, /v1/chat/completions, /tokenize and /detokenize: parsed and checked,
+// whatever it is. Fields that nobody knows are ignored as OpenAI does; fields that we know and do
+// not support are refused by name. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -39,5 +39,22 @@ std::optional<ApiError> ParseCompletionRequest(std::string_view body, Completion
 // `variables_json`: an object with what the template gets beside the messages.
 std::optional<ApiError> ParseChatRequest(std::string_view body, std::string_view variables_json,
                                          CompletionRequest* request);
+
+struct TokenizeRequest {
+  std::string model;
+  std::string text;
+  std::string chat_json;           // of a chat: the variables of the template; else empty
+  bool add_special_tokens = true;  // what stands around a text alone; a template has its own
+  bool return_token_strs = false;
+};
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<int32_t> tokens;
+};
+
+std::optional<ApiError> ParseTokenizeRequest(std::string_view body, std::string_view variables_json,
+                                             TokenizeRequest* request);
+std::optional<ApiError> ParseDetokenizeRequest(std::string_view body, DetokenizeRequest* request);
 
 }  // namespace expertflow

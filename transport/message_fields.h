@@ -53,9 +53,14 @@ template <wire::Is<AttachStore> T>
 auto Fields(T& m) {
   return std::tie(m.store);
 }
+template <wire::Is<LogitBias> T>
+auto Fields(T& m) {
+  return std::tie(m.token, m.bias);
+}
 template <wire::Is<SamplingParams> T>
 auto Fields(T& m) {
-  return std::tie(m.temperature, m.top_p, m.top_k, m.seed);
+  return std::tie(m.temperature, m.top_p, m.top_k, m.seed, m.min_p, m.repetition_penalty,
+                  m.frequency_penalty, m.presence_penalty, m.logit_bias);
 }
 template <wire::Is<StartSequence> T>
 auto Fields(T& m) {

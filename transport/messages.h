@@ -15,7 +15,7 @@
 
 namespace expertflow {
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 
 enum class ProcessRole : uint8_t { kCoordinator = 0, kStore = 1, kWorker = 2 };
 
@@ -54,11 +54,22 @@ struct AttachStore {
   StoreReady store;
 };
 
+struct LogitBias {
+  int32_t token = 0;
+  float bias = 0;
+};
+
+// What each does, and in which order: worker/sampler.h.
 struct SamplingParams {
   float temperature = 0;  // 0: greedy
   float top_p = 1;
   int32_t top_k = 0;  // 0: off
   uint64_t seed = 0;
+  float min_p = 0;  // 0: off
+  float repetition_penalty = 1;
+  float frequency_penalty = 0;
+  float presence_penalty = 0;
+  std::vector<LogitBias> logit_bias;
 };
 
 struct StartSequence {

@@ -108,7 +108,10 @@ class Engine::Sink final : public ForwardSink {
       if (row != entry.first_row + entry.rows - 1) continue;
       if (sequence.computed + entry.rows != static_cast<int32_t>(sequence.tokens.size())) continue;
       const auto position = static_cast<uint32_t>(sequence.tokens.size());
-      auto token = engine_.sampler_.Sample(logits, sequence.start.sampling, position);
+      const SamplingParams& sampling = sequence.start.sampling;
+      const std::span<const float> adjusted =
+          engine_.sampler_.Adjust(logits, sampling, sequence.tokens, sequence.start.prompt_tokens);
+      auto token = engine_.sampler_.Sample(adjusted, sampling, position);
       if (!token.ok()) {
         output_->failed.push_back({sequence.start.sequence,
                                    static_cast<uint8_t>(token.status().code()),
@@ -189,7 +192,7 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
 
 Status Engine::Start(StartSequence start) {
   const ModelShape& shape = architecture_.shape();
-  RETURN_IF_ERROR(CheckSamplingParams(start.sampling));
+  RETURN_IF_ERROR(CheckSamplingParams(start.sampling, shape.vocab));
   if (start.tokens.empty() || start.prompt_tokens < 1 ||
       start.prompt_tokens > start.tokens.size() || start.max_new_tokens < 1 ||
       start.tokens.size() - start.prompt_tokens >= start.max_new_tokens) {

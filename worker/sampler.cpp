@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace expertflow {
 namespace {
@@ -22,7 +23,41 @@ double Uniform(uint64_t seed, uint32_t position) {
   return static_cast<double>(SplitMix64(SplitMix64(seed) ^ position) >> 11) * 0x1.0p-53;
 }
 
+Status CheckRange(const char* name, float value, float min, float max) {
+  if (value >= min && value <= max) return OkStatus();
+  return InvalidArgument(fmt::format("{} {} is not between {} and {}", name, value, min, max));
+}
+
 }  // namespace
+
+std::span<const float> Sampler::Adjust(std::span<const float> logits, const SamplingParams& params,
+                                       std::span<const int32_t> tokens, size_t prompt_tokens) {
+  const bool counted = params.frequency_penalty != 0 || params.presence_penalty != 0;
+  const bool repeated = params.repetition_penalty != 1;
+  if (!counted && !repeated && params.logit_bias.empty()) return logits;
+  adjusted_.assign(logits.begin(), logits.end());
+  if (counts_.size() < logits.size()) counts_.resize(logits.size());
+  if (repeated) {
+    for (const int32_t token : tokens) {
+      if (counts_[token]++ > 0) continue;
+      float& logit = adjusted_[token];
+      logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+    }
+    for (const int32_t token : tokens) counts_[token] = 0;
+  }
+  if (counted) {
+    const auto generated = tokens.subspan(prompt_tokens);
+    for (const int32_t token : generated) ++counts_[token];
+    for (const int32_t token : generated) {
+      const auto count = static_cast<float>(std::exchange(counts_[token], 0));
+      if (count == 0) continue;
+      adjusted_[token] -= params.frequency_penalty * count;
+      adjusted_[token] -= params.presence_penalty;
+    }
+  }
+  for (const LogitBias& bias : params.logit_bias) adjusted_[bias.token] += bias.bias;
+  return adjusted_;
+}
 
 Result<int32_t> Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
                                 uint32_t position) {
@@ -68,6 +103,17 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, const SamplingPar
     count = std::max<size_t>(n, 1);
     kept = n == 0 ? probability_[0] : kept;
   }
+  if (params.min_p > 0) {
+    // The most likely one has e^0 = 1.
+    const auto first_out = std::lower_bound(
+        probability_.begin(), probability_.begin() + static_cast<int64_t>(count), params.min_p,
+        [](double probability, float min_p) { return probability >= static_cast<double>(min_p); });
+    if (const auto left = static_cast<size_t>(first_out - probability_.begin()); left < count) {
+      count = std::max<size_t>(left, 1);
+      kept = std::accumulate(probability_.begin(),
+                             probability_.begin() + static_cast<int64_t>(count), 0.0);
+    }
+  }
   double target = Uniform(params.seed, position) * kept;
   for (size_t i = 0; i < count; ++i) {
     target -= probability_[i];
@@ -76,7 +122,7 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, const SamplingPar
   return order_[count - 1];
 }
 
-Status CheckSamplingParams(const SamplingParams& params) {
+Status CheckSamplingParams(const SamplingParams& params, int64_t vocab) {
   if (!(params.temperature >= 0 && params.temperature <= 100)) {
     return InvalidArgument(
         fmt::format("temperature {} is not between 0 and 100", params.temperature));
@@ -86,6 +132,17 @@ Status CheckSamplingParams(const SamplingParams& params) {
   }
   if (params.top_k < 0) {
     return InvalidArgument(fmt::format("top_k {} is negative; 0 switches it off", params.top_k));
+  }
+  RETURN_IF_ERROR(CheckRange("min_p", params.min_p, 0, 1));
+  RETURN_IF_ERROR(CheckRange("repetition_penalty", params.repetition_penalty, 0.01f, 100));
+  RETURN_IF_ERROR(CheckRange("frequency_penalty", params.frequency_penalty, -2, 2));
+  RETURN_IF_ERROR(CheckRange("presence_penalty", params.presence_penalty, -2, 2));
+  for (const LogitBias& bias : params.logit_bias) {
+    if (bias.token < 0 || bias.token >= vocab) {
+      return InvalidArgument(fmt::format("logit_bias: token id {} is outside the vocabulary of {}",
+                                         bias.token, vocab));
+    }
+    RETURN_IF_ERROR(CheckRange("logit_bias", bias.bias, -100, 100));
   }
   return OkStatus();
 }

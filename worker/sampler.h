@@ -1,6 +1,10 @@
-// Token sampling. A token is a pure function of (logits, parameters, position): the random number
-// comes from a counter (seed, position), never from a stream, so a sequence that is re-run after a
-// failure, in another batch or on another worker draws the same tokens.
+// Token sampling. A token is a pure function of (logits, parameters, tokens before it): the random
+// number comes from a counter (seed, position), never from a stream, and penalties are counted anew
+// for each token. So a sequence that is re-run after a failure, in another batch or on another
+// worker draws the same tokens.
+//
+// The order: repetition penalty, frequency and presence penalty, logit bias, temperature, top_k,
+// top_p, min_p.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +18,31 @@ namespace expertflow {
 
 class Sampler {
  public:
+  // The logits after penalties and bias; `logits` itself when there are none, else a buffer that
+  // holds until the next call. `tokens`: of the sequence so far, the first `prompt_tokens` of them
+  // given. Of each token t that occurs
+  // - in `tokens`: a positive logit is divided by repetition_penalty, another one multiplied;
+  // - behind the prompt: frequency_penalty times its count and presence_penalty are taken off.
+  // Then logit_bias is added. REQUIRES: token ids are within `logits`
+  std::span<const float> Adjust(std::span<const float> logits, const SamplingParams& params,
+                                std::span<const int32_t> tokens, size_t prompt_tokens);
+
   // `position`: of the token that is drawn. Temperature 0 takes the largest logit, the lowest id
   // among equals. Otherwise softmax(logits / temperature), cut to the top_k most likely, then to
-  // the smallest set whose probability reaches top_p. A NaN logit is an error, and so is sampling
-  // where the largest is infinite.
+  // the smallest set whose probability reaches top_p, then to those that are at least min_p times
+  // as likely as the most likely one. A NaN logit is an error, and so is sampling where the largest
+  // is infinite.
   Result<int32_t> Sample(std::span<const float> logits, const SamplingParams& params,
                          uint32_t position);
 
  private:
+  std::vector<float> adjusted_;
+  std::vector<uint32_t> counts_;  // by token; all 0 between calls
   std::vector<int32_t> order_;
   std::vector<double> probability_;
 };
 
 // Errors name the parameter and its range.
-Status CheckSamplingParams(const SamplingParams& params);
+Status CheckSamplingParams(const SamplingParams& params, int64_t vocab);
 
 }  // namespace expertflow

@@ -8,11 +8,13 @@ Installs the package from PyPI into VENV at the first run. Exit code 77 when tha
 """
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 PACKAGE = "openai>=1.40,<3"
 INSTALL_S = 150
@@ -85,6 +87,27 @@ def check_chats(client, model):
     check(text == whole.choices[0].message.content, "chat stream equals whole")
 
 
+def post(address, path, body):
+    request = urllib.request.Request(address + path, json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def check_sampling(client, model, address):
+    def text(**options):
+        return client.completions.create(model=model, prompt="The lighthouse keeper", max_tokens=24,
+                                         **options).choices[0].text
+
+    plain = text(temperature=0)
+    check(text(temperature=0, frequency_penalty=2, presence_penalty=1) != plain, "penalties")
+    check(text(temperature=0, extra_body={"repetition_penalty": 1.5}) != plain, "a penalty")
+    check(text(temperature=1.5, seed=3, extra_body={"min_p": 1}) == plain, "min_p 1 is greedy")
+    [token] = post(address, "/tokenize", {"prompt": " sea"})["tokens"]
+    check(text(temperature=0, logit_bias={str(token): 100}) == " sea" * 24, "logit_bias")
+    check(post(address, "/detokenize", {"tokens": [token]}) == {"prompt": " sea"}, "detokenize")
+
+
 def check_errors(openai, client, model):
     try:
         client.chat.completions.create(model=model, messages=QUESTION, temperature=9)
@@ -114,6 +137,7 @@ def run_checks(address):
         model = client.models.list().data[0].id
         check_completions(client, model)
         check_chats(client, model)
+        check_sampling(client, model, address)
         check_errors(openai, client, model)
         asyncio.run(check_async(openai, address, model))
     print("openai", openai.__version__)

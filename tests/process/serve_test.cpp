@@ -69,9 +69,17 @@ std::vector<std::string> Slow(std::vector<std::string> more) {
   return more;
 }
 
-std::string TextOfRun(int tokens) {
-  Program run({"run", "--model", kModel, "--prompt", "The lighthouse keeper", "--max-tokens",
-               std::to_string(tokens), "--ignore-eos"});
+std::string TextOfRun(int tokens, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"run",
+                                        "--model",
+                                        kModel,
+                                        "--prompt",
+                                        "The lighthouse keeper",
+                                        "--max-tokens",
+                                        std::to_string(tokens),
+                                        "--ignore-eos"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  Program run(arguments);
   EXPECT_EQ(run.Wait(), 0) << run.err();
   std::string text = run.out();
   EXPECT_TRUE(text.ends_with('\n'));
@@ -149,6 +157,25 @@ TEST(ServeTest, AWorkerKilledWhileStreamingLeavesNoGapAndNoRepetition) {
   const std::string stream = Unchunked(client.ReadAll());
   EXPECT_EQ(JoinedStrings(stream, "text"), expected);
   EXPECT_TRUE(stream.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(server.Shows("expertflow_workers_lost_total 1"));
+  server.ExpectEnds();
+}
+
+// What a penalty counts moves with the sequence.
+TEST(ServeTest, AWorkerKilledUnderASampledAndPenalisedText) {
+  const std::string expected = TextOfRun(
+      120, {"--temperature", "0.8", "--seed", "7", "--min-p", "0.02", "--repetition-penalty", "1.2",
+            "--frequency-penalty", "0.5", "--presence-penalty", "0.25"});
+  EXPECT_NE(expected, TextOfRun(120, {"--temperature", "0.8", "--seed", "7"}));
+  Server server(Slow({"--workers", "2"}));
+  HttpClient client(server.port());
+  client.Post("/v1/completions",
+              R"({"prompt":"The lighthouse keeper","ignore_eos":true,"max_tokens":120,)"
+              R"("temperature":0.8,"seed":7,"min_p":0.02,"repetition_penalty":1.2,)"
+              R"("frequency_penalty":0.5,"presence_penalty":0.25,"stream":true})");
+  client.ReadUntil("\"text\"");
+  server.program().Kill("expertflow worker");
+  EXPECT_EQ(JoinedStrings(Unchunked(client.ReadAll()), "text"), expected);
   EXPECT_TRUE(server.Shows("expertflow_workers_lost_total 1"));
   server.ExpectEnds();
 }

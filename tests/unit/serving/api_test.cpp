@@ -124,12 +124,15 @@ TEST_F(ApiTest, AChatIsRenderedByTheModelsTemplateAndFillsTheContext) {
   Make({.model = "tiny", .vocab = 4096, .positions_max = 100, .chat = *chat});
   api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
   const std::string body = R"({"messages":[{"role":"user","content":"Hello!"}])";
+  Post(9, body + "}", "application/json", "/tokenize");
   Post(1, body + "}", "application/json", "/v1/chat/completions");
   const auto submitted = ToJob<SubmitRequest>();
   ASSERT_EQ(submitted.size(), 1U);
   EXPECT_EQ(tokenizer_->Decode(submitted[0].tokens, /*skip_special=*/false),
             "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
             "Hello!<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_THAT(Response(9).body,
+              HasSubstr("\"count\":" + std::to_string(submitted[0].tokens.size())));
   EXPECT_EQ(submitted[0].max_new_tokens, 101 - submitted[0].tokens.size());
   Say(1, "Hi");
   End(1);
@@ -156,6 +159,31 @@ TEST_F(ApiTest, WithoutATemplateChatsAreRefused) {
        "/v1/chat/completions");
   EXPECT_EQ(Response(1).status, 400);
   EXPECT_THAT(Response(1).body, HasSubstr("no chat template"));
+}
+
+TEST_F(ApiTest, TextBecomesTokensAndBack) {
+  Make({.model = "tiny", .vocab = 4096, .positions_max = 100});  // the job need not be ready
+  const auto json = std::string("application/json");
+  Post(1, R"({"prompt":"#if 1\n","return_token_strs":true})", json, "/tokenize");
+  ASSERT_EQ(Response(1).status, 200) << Response(1).body;
+  const auto ids = *tokenizer_->Encode("#if 1\n");
+  std::string list;
+  for (const int32_t id : ids) list += (list.empty() ? "" : ",") + std::to_string(id);
+  EXPECT_THAT(Response(1).body, HasSubstr("{\"count\":" + std::to_string(ids.size()) +
+                                          ",\"max_model_len\":100,\"tokens\":[" + list + "],"));
+  EXPECT_THAT(Response(1).body, HasSubstr(R"("token_strs":["#)"));
+  Post(2, "{\"tokens\":[" + list + "]}", json, "/detokenize");
+  EXPECT_EQ(Response(2).body, R"({"prompt":"#if 1\n"})");
+  Post(3, R"({"tokens":[4096]})", json, "/detokenize");
+  EXPECT_THAT(Response(3).body, HasSubstr(R"("param":"tokens")"));
+  Post(4, R"({"tokens":"a"})", json, "/detokenize");
+  EXPECT_THAT(Response(4).body, HasSubstr(R"("param":"tokens")"));
+  Post(5, R"({})", json, "/tokenize");
+  EXPECT_THAT(Response(5).body, HasSubstr(R"("param":"prompt")"));
+  Post(6, R"({"prompt":"a","model":"other"})", json, "/tokenize");
+  EXPECT_EQ(Response(6).status, 404);
+  Post(7, R"({"prompt":""})", json, "/tokenize");
+  EXPECT_THAT(Response(7).body, HasSubstr(R"({"count":0,)"));
 }
 
 TEST_F(ApiTest, EchoPutsThePromptFirst) {
@@ -204,6 +232,8 @@ TEST_F(ApiTest, WhatDoesNotFitIsRefusedBeforeTheJobSeesIt) {
   EXPECT_THAT(Response(2).body, HasSubstr(R"("param":"prompt")"));
   Post(3, R"({"prompt":"a","model":"other"})");
   EXPECT_EQ(Response(3).status, 404);
+  Post(6, R"({"prompt":"a","logit_bias":{"4096":1}})");
+  EXPECT_THAT(Response(6).body, HasSubstr(R"("param":"logit_bias")"));
   Post(4, "prompt=a", "application/x-www-form-urlencoded");
   EXPECT_EQ(Response(4).status, 415);
   EXPECT_TRUE(recorder_.to_job.empty());

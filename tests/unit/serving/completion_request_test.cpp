@@ -27,6 +27,22 @@ TEST(CompletionRequestTest, ReadsWhatOpenAiClientsSend) {
   EXPECT_TRUE(request.stream && request.include_usage && request.echo && request.ignore_eos);
 }
 
+TEST(CompletionRequestTest, ReadsSamplingOptions) {
+  CompletionRequest request;
+  const auto error = ParseCompletionRequest(
+      R"({"prompt":"a","min_p":0.25,"repetition_penalty":1.5,"frequency_penalty":-0.5,
+          "presence_penalty":2,"logit_bias":{"12":-100,"7":1.5}})",
+      &request);
+  ASSERT_FALSE(error) << error->message;
+  EXPECT_FLOAT_EQ(request.sampling.min_p, 0.25F);
+  EXPECT_FLOAT_EQ(request.sampling.repetition_penalty, 1.5F);
+  EXPECT_FLOAT_EQ(request.sampling.frequency_penalty, -0.5F);
+  EXPECT_FLOAT_EQ(request.sampling.presence_penalty, 2);
+  ASSERT_EQ(request.sampling.logit_bias.size(), 2U);
+  EXPECT_EQ(request.sampling.logit_bias[0].token, 12);
+  EXPECT_FLOAT_EQ(request.sampling.logit_bias[1].bias, 1.5F);
+}
+
 TEST(CompletionRequestTest, DefaultsAreOpenAis) {
   CompletionRequest request;
   ASSERT_FALSE(ParseCompletionRequest(R"({"prompt":"Hi","max_tokens":null})", &request));
@@ -95,8 +111,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{R"({"prompt":"a","stream":true,"stream_options":{"include_usage":1}})",
                 "stream_options.include_usage"},
         BadCase{R"({"prompt":"a","logprobs":5})", "logprobs"},
-        BadCase{R"({"prompt":"a","presence_penalty":0.5})", "presence_penalty"},
-        BadCase{R"({"prompt":"a","logit_bias":{"5":1}})", "logit_bias"},
+        BadCase{R"({"prompt":"a","presence_penalty":2.5})", "presence_penalty"},
+        BadCase{R"({"prompt":"a","frequency_penalty":-2.1})", "frequency_penalty"},
+        BadCase{R"({"prompt":"a","repetition_penalty":0})", "repetition_penalty"},
+        BadCase{R"({"prompt":"a","min_p":1.5})", "min_p"},
+        BadCase{R"({"prompt":"a","min_p":"0.1"})", "min_p"},
+        BadCase{R"({"prompt":"a","logit_bias":[1]})", "logit_bias"},
+        BadCase{R"({"prompt":"a","logit_bias":{"5":101}})", "logit_bias"},
+        BadCase{R"({"prompt":"a","logit_bias":{"5":"1"}})", "logit_bias"},
+        BadCase{R"({"prompt":"a","logit_bias":{"-5":1}})", "logit_bias"},
+        BadCase{R"({"prompt":"a","logit_bias":{"5x":1}})", "logit_bias"},
+        BadCase{R"({"prompt":"a","logit_bias":{"":1}})", "logit_bias"},
+        BadCase{R"({"prompt":"a","logit_bias":{"99999999999":1}})", "logit_bias"},
         BadCase{R"({"prompt":"a","response_format":{"type":"json_object"}})", "response_format"},
         BadCase{R"({"prompt":"a","tools":[{}]})", "tools"},
         BadCase{R"({"prompt":"a","best_of":3})", "best_of"}));

@@ -103,6 +103,39 @@ TEST_F(EngineTest, RefusesWhatIsNoSequence) {
   EXPECT_TRUE(engine_->idle());
 }
 
+// Penalties count tokens, not steps: a sequence that goes on elsewhere counts the same.
+TEST_F(EngineTest, ARequeuedSequenceKeepsItsPenalties) {
+  StartSequence start = Request(1, {5, 6, 7}, 30);
+  start.sampling = {.temperature = 0.9f,
+                    .seed = 3,
+                    .min_p = 0.01f,
+                    .repetition_penalty = 1.3f,
+                    .frequency_penalty = 0.7f,
+                    .presence_penalty = 0.4f,
+                    .logit_bias = {{9, 2}}};
+  Make({});
+  MustStart(start);
+  RunToEnd();
+  const std::vector<int32_t> whole = tokens_[1];
+  ASSERT_THAT(whole, SizeIs(30));
+  for (const size_t done : {1, 11, 29}) {
+    tokens_.clear();
+    StartSequence rest = start;
+    rest.tokens.insert(rest.tokens.end(), whole.begin(),
+                       whole.begin() + static_cast<ptrdiff_t>(done));
+    Make({});
+    MustStart(rest);
+    RunToEnd();
+    EXPECT_EQ(tokens_[1],
+              std::vector<int32_t>(whole.begin() + static_cast<ptrdiff_t>(done), whole.end()));
+  }
+  tokens_.clear();
+  start.sampling = {.temperature = 0.9f, .seed = 3};
+  MustStart(start);
+  RunToEnd();
+  EXPECT_NE(tokens_[1], whole);
+}
+
 // A re-queued sequence that has nothing left to generate would need KV blocks that nobody reserved.
 TEST_F(EngineTest, RefusesASequenceThatIsComplete) {
   Make({});

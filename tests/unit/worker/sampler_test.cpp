@@ -12,6 +12,7 @@
 namespace expertflow {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -101,6 +102,17 @@ TEST(Sampler, CountsFollowTheProbabilities) {
       {"top 3 and p 0.6",
        {.temperature = 1, .top_p = 0.6f, .top_k = 3},
        Normalised({0, 8, 0, 4, 0})},
+      // Relative to the most likely one, after the temperature.
+      {"min p 0.2", {.temperature = 1, .min_p = 0.2f}, Normalised({2, 8, 0, 4, 0})},
+      {"min p 0.45", {.temperature = 1, .min_p = 0.45f}, Normalised({0, 8, 0, 4, 0})},
+      {"min p 1", {.temperature = 1, .min_p = 1}, {0, 1, 0, 0, 0}},
+      {"cold and min p 0.2", {.temperature = 0.5f, .min_p = 0.2f}, Normalised({0, 64, 0, 16, 0})},
+      {"top 2 and min p 0.2",
+       {.temperature = 1, .top_k = 2, .min_p = 0.2f},
+       Normalised({0, 8, 0, 4, 0})},
+      {"p 0.95 and min p 0.2",
+       {.temperature = 1, .top_p = 0.95f, .min_p = 0.2f},
+       Normalised({2, 8, 0, 4, 0})},
       // p applies after the temperature: 64 of 86 is more than 0.7.
       {"cold and p 0.7", {.temperature = 0.5f, .top_p = 0.7f}, {0, 1, 0, 0, 0}},
   };
@@ -166,9 +178,39 @@ TEST(Sampler, ATokenIsAFunctionOfSeedAndPosition) {
   EXPECT_NE(reseeded, forward);
 }
 
+TEST(Sampler, PenaltiesAndBiasHaveOneOrder) {
+  Sampler sampler;
+  const std::vector<float> logits = {4, -2, 3, 1, 0};
+  const std::vector<int32_t> tokens = {0, 1, 1, 2, 3, 3};  // four of them are the prompt's
+  const auto adjusted = [&](const SamplingParams& params) {
+    const std::span<const float> span = sampler.Adjust(logits, params, tokens, 4);
+    return std::vector<float>(span.begin(), span.end());
+  };
+  EXPECT_EQ(sampler.Adjust(logits, {.temperature = 1, .min_p = 0.5f}, tokens, 4).data(),
+            logits.data());
+  // What is in the prompt counts, and once.
+  EXPECT_THAT(adjusted({.repetition_penalty = 2}), ElementsAre(2, -4, 1.5f, 0.5f, 0));
+  // Only what was generated counts, each time.
+  EXPECT_THAT(adjusted({.frequency_penalty = 0.5f}), ElementsAre(4, -2, 3, 0, 0));
+  EXPECT_THAT(adjusted({.presence_penalty = 0.5f}), ElementsAre(4, -2, 3, 0.5f, 0));
+  EXPECT_THAT(adjusted({.presence_penalty = -1}), ElementsAre(4, -2, 3, 2, 0));
+  EXPECT_THAT(adjusted({.logit_bias = {{4, 7}, {0, -100}}}), ElementsAre(-96, -2, 3, 1, 7));
+  // (1 / 2) - 2 * 0.25 - 0.5 + 3: a bias is never divided.
+  EXPECT_THAT(adjusted({.repetition_penalty = 2,
+                        .frequency_penalty = 0.25f,
+                        .presence_penalty = 0.5f,
+                        .logit_bias = {{3, 3}}}),
+              ElementsAre(2, -4, 1.5f, 2.5f, 0));
+  // Nothing is left from one call to the next, and a larger vocabulary is no surprise.
+  const std::vector<float> more(9, 1.0f);
+  EXPECT_THAT(sampler.Adjust(more, {.frequency_penalty = 1}, std::vector<int32_t>{8, 8}, 1),
+              ElementsAre(1, 1, 1, 1, 1, 1, 1, 1, 0));
+  EXPECT_THAT(adjusted({.frequency_penalty = 0.5f}), ElementsAre(4, -2, 3, 0, 0));
+}
+
 TEST(Sampler, ParametersOutOfRangeAreNamed) {
   const auto message = [](const SamplingParams& params) {
-    const Status status = CheckSamplingParams(params);
+    const Status status = CheckSamplingParams(params, 5);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     return status.message();
   };
@@ -180,8 +222,16 @@ TEST(Sampler, ParametersOutOfRangeAreNamed) {
   EXPECT_THAT(message({.top_p = 1.01f}), HasSubstr("top_p"));
   EXPECT_THAT(message({.top_p = kNan}), HasSubstr("top_p"));
   EXPECT_THAT(message({.top_k = -1}), HasSubstr("top_k"));
-  EXPECT_TRUE(CheckSamplingParams({}).ok());
-  EXPECT_TRUE(CheckSamplingParams({.temperature = 100, .top_p = 1e-6f, .top_k = 1 << 30}).ok());
+  EXPECT_TRUE(CheckSamplingParams({}, 5).ok());
+  EXPECT_THAT(message({.min_p = 1.1f}), HasSubstr("min_p"));
+  EXPECT_THAT(message({.min_p = kNan}), HasSubstr("min_p"));
+  EXPECT_THAT(message({.repetition_penalty = 0}), HasSubstr("repetition_penalty"));
+  EXPECT_THAT(message({.frequency_penalty = 2.1f}), HasSubstr("frequency_penalty"));
+  EXPECT_THAT(message({.presence_penalty = kInfinity}), HasSubstr("presence_penalty"));
+  EXPECT_THAT(message({.logit_bias = {{4, 101}}}), HasSubstr("logit_bias"));
+  EXPECT_THAT(message({.logit_bias = {{5, 1}}}), HasSubstr("logit_bias: token id 5"));
+  EXPECT_THAT(message({.logit_bias = {{-1, 1}}}), HasSubstr("logit_bias: token id -1"));
+  EXPECT_TRUE(CheckSamplingParams({.temperature = 100, .top_p = 1e-6f, .top_k = 1 << 30}, 5).ok());
 }
 
 }  // namespace

@@ -57,17 +57,21 @@ Status CheckPlan(const WeightPlan& plan) {
   return OkStatus();
 }
 
-// REQUIRES: Validate has accepted the tensor
-StorePiece MakePiece(const TensorSpec& spec, const Checkpoint& checkpoint, uint64_t offset) {
+StorePiece MakePiece(const TensorSpec& spec, const ModelTensors& tensors, uint64_t offset) {
   StorePiece piece;
-  piece.source = checkpoint.Find(spec.source());
+  piece.source = &tensors.Get(spec.source());
   piece.offset = offset;
   uint64_t count = 1;
   for (const int64_t size : spec.shape) count *= static_cast<uint64_t>(size);
-  piece.bytes = count * ElementTypeBytes(piece.source->type);
+  piece.bytes = count * DTypeBytes(piece.source->dtype);
   piece.rows = 1;
   piece.cols = count;
   piece.col_stride = 1;
+  if (!spec.slice && piece.source->decoder) {
+    piece.cols = static_cast<uint64_t>(spec.shape.back());
+    piece.rows = count / piece.cols;
+    piece.row_stride = piece.cols;
+  }
   if (!spec.slice) return piece;
   const auto& strides = spec.slice->strides;
   piece.first = static_cast<uint64_t>(spec.slice->offset);
@@ -80,8 +84,9 @@ StorePiece MakePiece(const TensorSpec& spec, const Checkpoint& checkpoint, uint6
   return piece;
 }
 
-// A slice that reaches beyond its tensor is a mistake of the plan.
-Status CheckSlice(const TensorSpec& spec) {
+// A slice that reaches beyond its tensor, or into rows that are decoded as a whole, is a mistake of
+// the plan.
+Status CheckSlice(const TensorSpec& spec, const ModelTensors& tensors) {
   if (!spec.slice) return OkStatus();
   const TensorSlice& slice = *spec.slice;
   int64_t elements = 1;
@@ -93,15 +98,15 @@ Status CheckSlice(const TensorSpec& spec) {
     fits = slice.strides[i] > 0 && spec.shape[i] > 0;
     last += (spec.shape[i] - 1) * slice.strides[i];
   }
+  if (fits && tensors.Get(slice.tensor).decoder) {
+    const int64_t cols = slice.shape.back();
+    fits = spec.shape.size() == 2 && spec.shape[1] == cols && slice.strides[1] == 1 &&
+           slice.offset % cols == 0 && slice.strides[0] % cols == 0;
+  }
   if (fits && last < elements) return OkStatus();
   return InvalidArgument(fmt::format("'{}' of shape {} does not lie in tensor '{}' of shape {}",
                                      spec.name, FormatShape(spec.shape), slice.tensor,
                                      FormatShape(slice.shape)));
-}
-
-uint32_t StoredDType(const TensorInfo& info) {
-  const auto dtype = ToDType(info.type);  // Validate has accepted it
-  return static_cast<uint32_t>(dtype.ok() ? *dtype : DType::kF32);
 }
 
 }  // namespace
@@ -109,9 +114,9 @@ uint32_t StoredDType(const TensorInfo& info) {
 Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& checkpoint,
                                       const std::string& config_json) {
   RETURN_IF_ERROR(CheckPlan(plan));
-  RETURN_IF_ERROR(Validate(plan, checkpoint));
-
   StoreLayout layout;
+  ASSIGN_OR_RETURN(layout.tensors_, ModelTensors::Resolve(plan, checkpoint));
+  const ModelTensors& tensors = layout.tensors_;
   std::string names;
   std::vector<DenseEntry> dense;
   std::vector<ExpertEntry> experts;
@@ -138,17 +143,17 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
   dense.resize(plan.dense.size());
   uint64_t name_offset = 0;
   for (const TensorSpec& spec : plan.dense) {
-    const TensorInfo& info = *checkpoint.Find(spec.name);
+    const StorePiece piece = MakePiece(spec, tensors, 0);
     const auto at = std::lower_bound(
         by_name.begin(), by_name.end(), spec.name,
         [](const TensorSpec* tensor, const std::string& name) { return tensor->name < name; });
     const auto entry_index = static_cast<size_t>(at - by_name.begin());
     DenseEntry& entry = dense[entry_index];
     entry.offset = AlignUp(end, kTensorAlignment);
-    entry.bytes = info.bytes;
+    entry.bytes = piece.bytes;
     entry.name_offset = name_offset;
     entry.name_bytes = static_cast<uint32_t>(spec.name.size());
-    entry.dtype = StoredDType(info);
+    entry.dtype = static_cast<uint32_t>(piece.source->dtype);
     entry.rank = static_cast<uint32_t>(spec.shape.size());
     std::copy(spec.shape.begin(), spec.shape.end(), entry.shape);
     name_offset += spec.name.size();
@@ -158,25 +163,23 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
                              .entry = entry_index,
                              .offset = entry.offset,
                              .bytes = entry.bytes,
-                             .pieces = {MakePiece(spec, checkpoint, 0)}});
+                             .pieces = {piece}});
   }
 
   for (const ExpertSpec& spec : plan.experts) {
-    for (const TensorSpec* part : spec.parts()) RETURN_IF_ERROR(CheckSlice(*part));
+    for (const TensorSpec* part : spec.parts()) RETURN_IF_ERROR(CheckSlice(*part, tensors));
     ExpertEntry entry;
     entry.layer = spec.key.layer.value;
     entry.expert = spec.key.expert.value;
     entry.intermediate = spec.gate.shape[0];
     entry.hidden = spec.gate.shape[1];
-    entry.dtype = StoredDType(*checkpoint.Find(spec.gate.source()));
+    layout.expert_dtype_ = tensors.Get(spec.gate.source()).dtype;
+    entry.dtype = static_cast<uint32_t>(layout.expert_dtype_);
     std::optional<DType> bias;
-    if (spec.has_biases) {
-      bias = static_cast<DType>(StoredDType(*checkpoint.Find(spec.gate_bias.source())));
-    }
+    if (spec.has_biases) bias = tensors.Get(spec.gate_bias.source()).dtype;
     entry.bias = EncodeBias(bias);
-    ASSIGN_OR_RETURN(
-        const ExpertGeometry geometry,
-        PlaceExpert(entry.hidden, entry.intermediate, static_cast<DType>(entry.dtype), bias));
+    ASSIGN_OR_RETURN(const ExpertGeometry geometry,
+                     PlaceExpert(entry.hidden, entry.intermediate, layout.expert_dtype_, bias));
     entry.offset = AlignUp(end, kStorePageBytes);
     entry.bytes = geometry.block_bytes;
     end = entry.offset + entry.bytes;
@@ -186,13 +189,13 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
                    .entry = experts.size(),
                    .offset = entry.offset,
                    .bytes = entry.bytes,
-                   .pieces = {MakePiece(spec.gate, checkpoint, geometry.gate_offset),
-                              MakePiece(spec.up, checkpoint, geometry.up_offset),
-                              MakePiece(spec.down, checkpoint, geometry.down_offset)}};
+                   .pieces = {MakePiece(spec.gate, tensors, geometry.gate_offset),
+                              MakePiece(spec.up, tensors, geometry.up_offset),
+                              MakePiece(spec.down, tensors, geometry.down_offset)}};
     if (bias) {
-      unit.pieces.push_back(MakePiece(spec.gate_bias, checkpoint, geometry.gate_bias_offset));
-      unit.pieces.push_back(MakePiece(spec.up_bias, checkpoint, geometry.up_bias_offset));
-      unit.pieces.push_back(MakePiece(spec.down_bias, checkpoint, geometry.down_bias_offset));
+      unit.pieces.push_back(MakePiece(spec.gate_bias, tensors, geometry.gate_bias_offset));
+      unit.pieces.push_back(MakePiece(spec.up_bias, tensors, geometry.up_bias_offset));
+      unit.pieces.push_back(MakePiece(spec.down_bias, tensors, geometry.down_bias_offset));
     }
     layout.units_.push_back(std::move(unit));
     experts.push_back(entry);
@@ -203,7 +206,8 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
   std::sort(layout.units_.begin(), layout.units_.end(), [](const auto& a, const auto& b) {
     const auto place = [](const StoreUnit& unit) {
       const StorePiece& first = unit.pieces.front();
-      return std::tie(first.source->file->path(), first.source->file_offset, first.first);
+      return std::tie(first.source->info->file->path(), first.source->info->file_offset,
+                      first.first);
     };
     return place(a) < place(b);
   });

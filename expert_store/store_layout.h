@@ -10,14 +10,16 @@
 #include "common/status.h"
 #include "expert_store/layout.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/model_tensors.h"
 #include "model/checkpoint/weight_plan.h"
 
 namespace expertflow {
 
 // A tensor of a unit: where its bytes begin in the unit's memory, and where they come from. Element
-// (r, c) is element first + r * row_stride + c * col_stride of the checkpoint's tensor.
+// (r, c) is element first + r * row_stride + c * col_stride of the checkpoint's tensor. Of one that
+// has a decoder whole rows are taken.
 struct StorePiece {
-  const TensorInfo* source = nullptr;
+  const ModelTensor* source = nullptr;
   uint64_t offset = 0;
   uint64_t bytes = 0;
   uint64_t first = 0;
@@ -40,7 +42,7 @@ struct StoreUnit {
 
 class StoreLayout {
  public:
-  // Validates the checkpoint against the plan. `config_json` is kept in the store as it is.
+  // Finds the plan's tensors in the checkpoint. `config_json` is kept in the store as it is.
   static Result<StoreLayout> Make(const WeightPlan& plan, const Checkpoint& checkpoint,
                                   const std::string& config_json);
 
@@ -49,6 +51,8 @@ class StoreLayout {
   uint64_t expert_bytes() const { return expert_bytes_; }
   // The largest block: the size of a cache slot.
   uint64_t expert_block_bytes() const { return expert_block_bytes_; }
+  // Of the experts' matrices.
+  DType expert_dtype() const { return expert_dtype_; }
 
   // For the writer: everything before the tensors with all checksums, the fingerprint and the
   // hashes still zero, and the units in the order in which the checkpoint's files hold them.
@@ -67,6 +71,8 @@ class StoreLayout {
   uint64_t dense_bytes_ = 0;
   uint64_t expert_bytes_ = 0;
   uint64_t expert_block_bytes_ = 0;
+  DType expert_dtype_ = DType::kBF16;
+  ModelTensors tensors_;
 };
 
 }  // namespace expertflow

@@ -39,9 +39,9 @@ Status WriteAt(int fd, const std::string& name, uint64_t offset, std::span<const
 }
 
 // A thread's own descriptors, so that the kernel's read-ahead sees one sequential reader each.
-class Reader {
+class Reader final : public TensorReader {
  public:
-  Status Read(const TensorInfo& tensor, uint64_t from, std::span<uint8_t> into) {
+  Status Read(const TensorInfo& tensor, uint64_t from, std::span<uint8_t> into) override {
     UniqueFd& fd = files_[tensor.file];
     if (!fd.valid()) {
       fd.Reset(::open(tensor.file->path().c_str(), O_RDONLY | O_CLOEXEC));
@@ -147,14 +147,19 @@ class Filler {
     uint64_t end = 0;
     for (const StorePiece& piece : unit.pieces) {
       hasher->Update(kZeros, piece.offset - end);
+      end = piece.offset + piece.bytes;
+      if (piece.source->decoder) {
+        RETURN_IF_ERROR(CopyDecoded(unit.offset, piece, reader, hasher));
+        continue;
+      }
       std::vector<uint8_t> gathered;
       if (!piece.contiguous()) RETURN_IF_ERROR(Gather(piece, reader, &gathered));
-      const uint64_t begin = piece.first * ElementTypeBytes(piece.source->type);
+      const uint64_t begin = piece.first * DTypeBytes(piece.source->dtype);
       for (uint64_t from = 0; from < piece.bytes && !stop_;) {
         const uint64_t chunk = std::min(kChunkBytes, piece.bytes - from);
         auto memory = buffer.first(chunk);
         if (gathered.empty()) {
-          RETURN_IF_ERROR(reader->Read(*piece.source, begin + from, memory));
+          RETURN_IF_ERROR(reader->Read(*piece.source->info, begin + from, memory));
         } else {
           memory = std::span(gathered).subspan(from, chunk);
         }
@@ -163,7 +168,35 @@ class Filler {
         from += chunk;
         done_bytes_ += chunk;
       }
-      end = piece.offset + piece.bytes;
+    }
+    return OkStatus();
+  }
+
+  // Some rows at a time, where they can be read so.
+  Status CopyDecoded(uint64_t unit_offset, const StorePiece& piece, Reader* reader,
+                     Hasher* hasher) {
+    const TensorDecoder& decoder = *piece.source->decoder;
+    const uint64_t row_bytes = piece.cols * DTypeBytes(piece.source->dtype);
+    const uint64_t rows_max =
+        decoder.reads_all() ? piece.rows : std::max<uint64_t>(1, kChunkBytes / row_bytes);
+    std::vector<float> values;
+    std::vector<uint8_t> bytes;
+    for (uint64_t row = 0; row < piece.rows && !stop_;) {
+      const uint64_t rows = std::min(rows_max, piece.rows - row);
+      const uint64_t step = piece.row_stride / piece.cols;
+      values.resize(rows * piece.cols);
+      bytes.resize(rows * row_bytes);
+      RETURN_IF_ERROR(decoder.Decode(
+          *reader, {.first = piece.first / piece.cols + row * step, .step = step, .count = rows},
+          values));
+      const Status encoded = EncodeValues(values, piece.source->dtype, bytes);
+      if (!encoded.ok()) {
+        return encoded.WithContext(fmt::format("tensor {}", piece.source->info->Where()));
+      }
+      hasher->Update(bytes.data(), bytes.size());
+      RETURN_IF_ERROR(WriteAt(fd_, name_, unit_offset + piece.offset + row * row_bytes, bytes));
+      row += rows;
+      done_bytes_ += bytes.size();
     }
     return OkStatus();
   }
@@ -171,11 +204,11 @@ class Filler {
   // The elements of a piece that do not lie together, one after the other. Reads all between its
   // first and last at once: one expert's share of a tensor.
   static Status Gather(const StorePiece& piece, Reader* reader, std::vector<uint8_t>* gathered) {
-    const uint64_t width = ElementTypeBytes(piece.source->type);
+    const uint64_t width = DTypeBytes(piece.source->dtype);
     const uint64_t elements =
         (piece.rows - 1) * piece.row_stride + (piece.cols - 1) * piece.col_stride + 1;
     std::vector<uint8_t> read(elements * width);
-    RETURN_IF_ERROR(reader->Read(*piece.source, piece.first * width, read));
+    RETURN_IF_ERROR(reader->Read(*piece.source->info, piece.first * width, read));
     gathered->resize(piece.bytes);
     // In tiles, so that neither side jumps over a page for each element.
     constexpr uint64_t kTile = 64;

@@ -117,6 +117,10 @@ std::string_view SourceKind(const ModelSource& model) {
   return model.store_file.empty() ? "safetensors" : "store file";
 }
 
+std::string_view Quantised(const ModelSource& model) {
+  return QuantisationName(model.architecture->weights().quantisation.method);
+}
+
 std::string Describe(const Options& options, const Inspection& found) {
   const ModelShape& shape = found.model.architecture->shape();
   std::string text = fmt::format("{} ({})\n", options.Text("path"), SourceKind(found.model));
@@ -129,6 +133,10 @@ std::string Describe(const Options& options, const Inspection& found) {
       "{}\n",
       shape.hidden, shape.heads, shape.head_dim, shape.kv_heads, shape.expert_intermediate,
       shape.vocab, shape.context);
+  if (const auto method = Quantised(found.model); method != "none") {
+    text += fmt::format("  quantisation     {} in the checkpoint, experts are kept as {}\n", method,
+                        DTypeName(found.model.expert_dtype));
+  }
   text += fmt::format("  KV cache         {} a token\n", FormatBytes(shape.kv_bytes_per_token));
   text += fmt::format("  tokenizer        {}\n", found.tokenizer);
   if (found.verified) text += "  checksums        all blocks are intact\n";
@@ -158,6 +166,7 @@ std::string InspectJson(const Options& options, const Inspection& found) {
       {"vocab", shape.vocab},
       {"context", shape.context},
       {"kv_bytes_per_token", shape.kv_bytes_per_token},
+      {"quantisation", Quantised(found.model)},
       {"expert_dtype", DTypeName(found.model.expert_dtype)},
       {"expert_block_bytes", found.model.sizes.expert_block_bytes},
       {"expert_bytes", found.model.sizes.expert_bytes},

@@ -52,6 +52,7 @@ Result<std::string> EditConfig(const std::string& path, int64_t layers,
       *dense = std::move(kept);
     }
   }
+  config.erase("quantization_config");  // what is written is not quantised
   for (const char* key : {"torch_dtype", "dtype"}) {
     if (config.contains(key)) config[key] = dtype.config;
   }

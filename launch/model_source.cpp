@@ -73,10 +73,7 @@ Status ReadCheckpoint(ModelSource* model) {
                   .expert_block_bytes = layout.expert_block_bytes(),
                   .expert_count = static_cast<int64_t>(plan.experts.size())};
   model->store_bytes = layout.total_bytes();
-  if (!plan.experts.empty()) {
-    const TensorInfo* tensor = checkpoint.Find(plan.experts.front().gate.source());
-    ASSIGN_OR_RETURN(model->expert_dtype, ToDType(tensor->type));
-  }
+  if (!plan.experts.empty()) model->expert_dtype = layout.expert_dtype();
   return OkStatus();
 }
 
@@ -89,6 +86,7 @@ Status SizesWithoutWeights(ModelSource* model) {
                         : dtype == "float16" ? DType::kF16
                                              : DType::kBF16;
   const WeightPlan& plan = model->architecture->weights();
+  model->expert_dtype = StoredType(plan.quantisation, model->expert_dtype);
   const uint64_t element = DTypeBytes(model->expert_dtype);
   for (const TensorSpec& tensor : plan.dense) {
     ASSIGN_OR_RETURN(const uint64_t bytes, TensorBytes(tensor.shape, element));

@@ -114,8 +114,4 @@ struct TraceSpan {
 };
 static_assert(sizeof(TraceSpan) == 32);
 
-// binary16 <-> binary32, round to nearest even; what does not fit becomes infinite.
-uint16_t HalfFromFloat(float value);
-float FloatFromHalf(uint16_t half);
-
 }  // namespace expertflow

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "common/half.h"
 #include "common/trace/trace_reader.h"
 
 namespace expertflow {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/half.h"
 #include "common/mapped_file.h"
 
 namespace expertflow {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/half.h"
 #include "common/trace/trace_reader.h"
 #include "launch/option_values.h"
 

@@ -46,7 +46,6 @@ constexpr auto kInertKeys = std::to_array<std::string_view>({
 });
 
 constexpr auto kUnsupportedKeys = std::to_array<std::string_view>({
-    "quantization_config",
     "compression_config",
     "quantization",
     "is_encoder_decoder",

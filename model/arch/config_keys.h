@@ -10,7 +10,7 @@ namespace expertflow {
 Status RefuseUnknownKeys(const JsonConfig& config);
 
 // Settings that change the weights or the arithmetic in ways that no architecture here knows yet:
-// refused by name when they are set (quantization_config, ...). Checks dtype / torch_dtype.
+// refused by name when they are set (compression_config, ...). Checks dtype / torch_dtype.
 Status RefuseCommonUnsupported(const JsonConfig& config);
 
 }  // namespace expertflow

@@ -90,6 +90,7 @@ WeightPlan MakeWeightPlan(const DecoderConfig& config, const DecoderTables& tabl
     }
   }
   plan.ignored_prefixes = tables.ignored_prefixes;
+  plan.quantisation = config.quantisation;
   if (config.tied_embeddings) plan.ignored_prefixes.push_back("lm_head.weight");
   return plan;
 }

@@ -15,6 +15,7 @@
 #include "model/arch/architecture.h"
 #include "model/arch/rope.h"
 #include "model/arch/weight_table.h"
+#include "model/checkpoint/quantisation.h"
 
 namespace expertflow {
 
@@ -41,6 +42,7 @@ struct DecoderConfig {
 
   RouterShape router;  // without a layer's correction
   Activation expert_activation;
+  Quantisation quantisation;  // of the checkpoint
 };
 
 // Grouped-query attention. Absent parts have no data.

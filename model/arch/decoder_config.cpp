@@ -36,6 +36,18 @@ Status ReadHeads(const JsonConfig& json, const DecoderDefaults& defaults, ModelS
   return OkStatus();
 }
 
+Status CheckQuantisation(const JsonConfig& json, const DecoderDefaults& defaults,
+                         const Quantisation& quantisation) {
+  using Method = Quantisation::Method;
+  const Method method = quantisation.method;
+  if (method == Method::kNone || (method == Method::kMxfp4) == defaults.fused_experts) {
+    return OkStatus();
+  }
+  return json.Error(
+      "quantization_config",
+      fmt::format("'{}' is not supported for {}", QuantisationName(method), defaults.architecture));
+}
+
 }  // namespace
 
 Result<DecoderConfig> ReadDecoderConfig(const JsonConfig& json, const DecoderDefaults& defaults,
@@ -44,6 +56,8 @@ Result<DecoderConfig> ReadDecoderConfig(const JsonConfig& json, const DecoderDef
   DecoderConfig config;
   ModelShape& shape = config.shape;
   shape.architecture = defaults.architecture;
+  ASSIGN_OR_RETURN(config.quantisation, ReadQuantisation(json));
+  RETURN_IF_ERROR(CheckQuantisation(json, defaults, config.quantisation));
   ASSIGN_OR_RETURN(shape.layers, json.Int("num_hidden_layers", 1, 1024));
   ASSIGN_OR_RETURN(shape.hidden, json.Int("hidden_size", 1, 1 << 20));
   ASSIGN_OR_RETURN(shape.heads, json.Int("num_attention_heads", 1, 4096));

@@ -16,7 +16,8 @@ struct DecoderDefaults {
   const char* architecture = "";
   double norm_eps = 1e-6;
   RopeRules rope;
-  int32_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  int32_t head_dim = 0;        // 0: hidden_size / num_attention_heads
+  bool fused_experts = false;  // the one form that MXFP4 is known for, and the only one of it
 };
 
 // Layers, sizes, heads, vocabulary, context, activation, eps, stop tokens, rotary embedding.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/arch/decoder_config.h"
@@ -47,7 +48,8 @@ Result<GptOssConfig> ReadConfig(const JsonConfig& json) {
   ASSIGN_OR_RETURN(decoder, ReadDecoderConfig(json, {.architecture = "GptOssForCausalLM",
                                                      .norm_eps = 1e-5,
                                                      .rope = {.default_theta = 150000.0},
-                                                     .head_dim = 64}));
+                                                     .head_dim = 64,
+                                                     .fused_experts = true}));
   ASSIGN_OR_RETURN(config.attention_bias, json.BoolOr("attention_bias", true));
   RETURN_IF_ERROR(ReadExpertSizes(
       json, {.experts = "num_local_experts", .intermediate = "intermediate_size"}, &decoder));
@@ -83,12 +85,20 @@ DecoderLayer DeclareLayer(const GptOssConfig& config, int32_t index, WeightTable
 }
 
 // gate_up_proj[expert][hidden][2 wide] and down_proj[expert][wide][hidden] hold what is multiplied
-// from the right; gate and up alternate.
-ExpertSpec DeclareFusedExpert(const ModelShape& shape, int32_t layer, int32_t expert) {
+// from the right; gate and up alternate. In MXFP4 the last two dimensions are the other way round.
+ExpertSpec DeclareFusedExpert(const DecoderConfig& config, int32_t layer, int32_t expert) {
+  const ModelShape& shape = config.shape;
+  const bool by_output = config.quantisation.method == Quantisation::Method::kMxfp4;
   const int64_t experts = shape.experts, hidden = shape.hidden, wide = shape.expert_intermediate;
   const std::string prefix = LayerPrefix(layer) + "mlp.experts.";
   const std::string name = fmt::format("{}{}.", prefix, expert);
   const auto gate_up = [&](int64_t part) {
+    if (by_output) {
+      return TensorSlice{prefix + "gate_up_proj",
+                         {experts, 2 * wide, hidden},
+                         (expert * 2 * wide + part) * hidden,
+                         {2 * hidden, 1}};
+    }
     return TensorSlice{prefix + "gate_up_proj",
                        {experts, hidden, 2 * wide},
                        expert * hidden * 2 * wide + part,
@@ -102,11 +112,13 @@ ExpertSpec DeclareFusedExpert(const ModelShape& shape, int32_t layer, int32_t ex
   spec.key = {LayerId(layer), ExpertId(expert)};
   spec.gate = {name + "gate", {wide, hidden}, gate_up(0)};
   spec.up = {name + "up", {wide, hidden}, gate_up(1)};
-  spec.down = {
-      name + "down",
-      {hidden, wide},
-      TensorSlice{
-          prefix + "down_proj", {experts, wide, hidden}, expert * wide * hidden, {1, hidden}}};
+  TensorSlice down{
+      prefix + "down_proj", {experts, wide, hidden}, expert * wide * hidden, {1, hidden}};
+  if (by_output) {
+    down.shape = {experts, hidden, wide};
+    down.strides = {wide, 1};
+  }
+  spec.down = {name + "down", {hidden, wide}, std::move(down)};
   spec.has_biases = true;
   spec.gate_bias = {name + "gate_bias", {wide}, gate_up_bias(0)};
   spec.up_bias = {name + "up_bias", {wide}, gate_up_bias(1)};
@@ -125,8 +137,8 @@ Result<std::unique_ptr<Architecture>> MakeGptOss(const JsonConfig& json) {
   tables.layer = [config](int32_t layer, WeightTable* table) {
     return DeclareLayer(config, layer, table);
   };
-  tables.expert = [shape = config.decoder.shape](int32_t layer, int32_t expert) {
-    return DeclareFusedExpert(shape, layer, expert);
+  tables.expert = [decoder = config.decoder](int32_t layer, int32_t expert) {
+    return DeclareFusedExpert(decoder, layer, expert);
   };
   return MakeDecoder(config.decoder, std::move(tables));
 }

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
-#include <unordered_set>
 
 #include "common/mapped_file.h"
 #include "model/checkpoint/json_stream.h"
@@ -87,35 +85,6 @@ class IndexHandler : public JsonHandler {
 bool Exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error);
-}
-
-// The first tensor of a kind whose tensors must all have one type.
-using FirstOfType = std::optional<std::pair<ElementType, const TensorInfo*>>;
-
-Status CheckSpec(const TensorSpec& spec, const Checkpoint& checkpoint, FirstOfType* same_type) {
-  const TensorInfo* info = checkpoint.Find(spec.source());
-  if (info == nullptr) {
-    return InvalidArgument(fmt::format("{}: tensor '{}' of shape {} is missing",
-                                       checkpoint.folder(), spec.source(),
-                                       FormatShape(spec.source_shape())));
-  }
-  if (info->shape != spec.source_shape()) {
-    return InvalidArgument(fmt::format("tensor {}: expected shape {}, found {}", info->Where(),
-                                       FormatShape(spec.source_shape()), FormatShape(info->shape)));
-  }
-  const auto dtype = ToDType(info->type);
-  if (!dtype.ok()) {
-    return InvalidArgument(fmt::format("tensor {}: {}", info->Where(), dtype.status().message()));
-  }
-  if (same_type == nullptr) return OkStatus();
-  if (!*same_type) *same_type = std::pair(info->type, info);
-  const auto& [type, first] = **same_type;
-  if (info->type != type) {
-    return InvalidArgument(fmt::format(
-        "tensor {}: expected {} as in expert tensor '{}', found {}; all experts must have one type",
-        info->Where(), ElementTypeName(type), first->name, ElementTypeName(info->type)));
-  }
-  return OkStatus();
 }
 
 }  // namespace
@@ -203,36 +172,6 @@ uint64_t Checkpoint::file_bytes() const {
     if (!file.tensors().empty()) bytes += file.tensors().front().file->bytes().size();
   }
   return bytes;
-}
-
-Status Validate(const WeightPlan& plan, const Checkpoint& checkpoint) {
-  std::unordered_set<std::string_view> planned;
-  const auto check = [&](const TensorSpec& spec, FirstOfType* same_type) {
-    const bool is_new = planned.insert(spec.source()).second;
-    if (!is_new && !spec.slice) {
-      return InvalidArgument(fmt::format("tensor '{}' is planned twice", spec.name));
-    }
-    return CheckSpec(spec, checkpoint, same_type);
-  };
-  FirstOfType matrix_type;
-  FirstOfType bias_type;
-  for (const TensorSpec& spec : plan.dense) RETURN_IF_ERROR(check(spec, nullptr));
-  for (const ExpertSpec& expert : plan.experts) {
-    for (const TensorSpec* part : expert.parts()) {
-      RETURN_IF_ERROR(check(*part, part->shape.size() == 1 ? &bias_type : &matrix_type));
-    }
-  }
-  for (const TensorInfo* info : checkpoint.tensors()) {
-    if (planned.contains(info->name)) continue;
-    const bool ignored =
-        std::any_of(plan.ignored_prefixes.begin(), plan.ignored_prefixes.end(),
-                    [&](const std::string& prefix) { return info->name.starts_with(prefix); });
-    if (!ignored) {
-      return InvalidArgument(fmt::format(
-          "tensor {} has no place in the model that config.json describes", info->Where()));
-    }
-  }
-  return OkStatus();
 }
 
 }  // namespace expertflow

@@ -1,5 +1,5 @@
 // A Hugging Face checkpoint folder: model.safetensors, or model.safetensors.index.json with its
-// shards. Opening checks every header and extent; Validate compares the tensors with what an
+// shards. Opening checks every header and extent; model_tensors.h compares the tensors with what an
 // architecture needs. Immutable after Open; any thread may read.
 #pragma once
 
@@ -9,10 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/dtype.h"
 #include "common/status.h"
 #include "model/checkpoint/safetensors.h"
-#include "model/checkpoint/weight_plan.h"
 
 namespace expertflow {
 
@@ -43,9 +41,5 @@ using WeightMap = std::vector<std::pair<std::string, std::string>>;
 // Parses an index file's content; sorted by tensor name. Duplicate tensors and shard names that
 // are not plain file names are errors.
 Result<WeightMap> ParseCheckpointIndex(std::string_view text, std::string_view file_name);
-
-// Every planned tensor exists with exactly its shape and a type that the model computes with, all
-// expert matrices have one type, and there is no tensor that is neither planned nor ignored.
-Status Validate(const WeightPlan& plan, const Checkpoint& checkpoint);
 
 }  // namespace expertflow

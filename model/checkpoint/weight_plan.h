@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "model/checkpoint/quantisation.h"
 
 namespace expertflow {
 
@@ -58,6 +59,7 @@ struct WeightPlan {
   // Tensors that may be present and are not needed (rotary caches, MTP layers, a tied lm_head).
   // A name is ignored when it starts with one of these.
   std::vector<std::string> ignored_prefixes;
+  Quantisation quantisation;  // of the checkpoint
 };
 
 }  // namespace expertflow

@@ -49,7 +49,7 @@ TEST_F(SynthTest, EachTypeIsSaneAndMatchesThePlan) {
         WriteSyntheticCheckpoint(plan_, config_, folder, {.dtype = dtype, .seed = 1});
     ASSERT_TRUE(written.ok()) << written.ToString();
     const Checkpoint checkpoint = MustOpen(folder);
-    EXPECT_TRUE(Validate(plan_, checkpoint).ok());
+    EXPECT_TRUE(ModelTensors::Resolve(plan_, checkpoint).ok());
     EXPECT_EQ(*ReadFileToString(folder + "/config.json", 1 << 20), config_);
 
     const TensorInfo& gate = *checkpoint.Find("model.layers.0.mlp.experts.0.gate_proj.weight");
@@ -80,7 +80,7 @@ TEST_F(SynthTest, EqualSeedsGiveEqualBytesWhateverTheShards) {
   const Checkpoint shards = MustOpen(folder_.File("shards"));
   const Checkpoint other = MustOpen(folder_.File("other"));
   EXPECT_TRUE(std::filesystem::exists(folder_.File("shards/model.safetensors.index.json")));
-  ASSERT_TRUE(Validate(plan_, shards).ok());
+  ASSERT_TRUE(ModelTensors::Resolve(plan_, shards).ok());
   for (const TensorInfo* info : one.tensors()) {
     const TensorInfo& same = *shards.Find(info->name);
     EXPECT_EQ(std::memcmp(info->data.data(), same.data.data(), info->bytes), 0) << info->name;

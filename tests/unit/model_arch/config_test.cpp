@@ -26,7 +26,13 @@ struct Refusal {
 
 TEST(Qwen2MoeConfig, RefusesByNameWhatItDoesNotHonour) {
   const Refusal refusals[] = {
-      {"quantization_config", R"({"quantization_config": {"quant_method": "gptq", "bits": 4}})"},
+      {"quantization_config.bits",
+       R"({"quantization_config": {"quant_method": "gptq", "bits": 3}})"},
+      {"quantization_config.quant_method",
+       R"({"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}})"},
+      {"quantization_config", R"({"quantization_config": {"quant_method": "mxfp4"}})"},
+      {"quantization_config.smooth",
+       R"({"quantization_config": {"quant_method": "awq", "bits": 4, "smooth": 2}})"},
       {"quantization_config", R"({"quantization_config": {}})"},
       {"compression_config", R"({"compression_config": {"format": "int"}})"},
       {"quantization", R"({"quantization": "awq"})"},

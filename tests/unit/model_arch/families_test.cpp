@@ -63,7 +63,7 @@ TEST(Families, RefuseByNameWhatTheyDoNotHonour) {
       {"glm4_moe", "moe_layer_freq", R"({"moe_layer_freq": 2})"},
       {"glm4_moe", "scoring_func", R"({"scoring_func": "softmax"})"},
       {"glm4_moe", "first_k_dense_replace", R"({"first_k_dense_replace": 4})"},
-      {"gpt_oss", "quantization_config", R"({"quantization_config": {"quant_method": "mxfp4"}})"},
+      {"gpt_oss", "quantization_config", R"({"quantization_config": {"quant_method": "fp8"}})"},
       {"gpt_oss", "swiglu_alpha", R"({"swiglu_alpha": 1.0})"},
       {"gpt_oss", "swiglu_limit", R"({"swiglu_limit": 0})"},
       {"gpt_oss", "experts_per_token", R"({"num_experts_per_tok": 4})"},
@@ -92,8 +92,8 @@ TEST(Families, RefuseByNameWhatTheyDoNotHonour) {
       {"deepseek_v3", "rope_theta", R"({"rope_theta": 1})"},
       {"deepseek_v3", "topk_group", R"({"topk_group": 1})"},
       {"deepseek_v3", "use_qk_norm", R"({"use_qk_norm": true})"},
-      {"deepseek_v3", "quantization_config",
-       R"({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})"},
+      {"deepseek_v3", "quantization_config.fmt",
+       R"({"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}})"},
   };
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal.checkpoint + std::string(": ") + refusal.changes);
@@ -348,10 +348,11 @@ TEST(Families, RealConfigsArePlannedOrRefusedByName) {
     EXPECT_TRUE(key == "architectures" || json.contains(key)) << rest;
   }
   std::sort(planned.begin(), planned.end());
-  EXPECT_THAT(planned, ElementsAre("DeepSeek-V2-Lite.config.json", "Mixtral-8x7B-v0.1.config.json",
-                                   "OLMoE-1B-7B-0125.config.json", "Qwen1.5-MoE-A2.7B.config.json",
-                                   "Qwen2-57B-A14B.config.json", "Qwen3-30B-A3B.config.json",
-                                   "mixtral-8x22b_WizardLM-2"));
+  EXPECT_THAT(planned, ElementsAre("DeepSeek-R1.config.json", "DeepSeek-V2-Lite.config.json",
+                                   "Mixtral-8x7B-v0.1.config.json", "OLMoE-1B-7B-0125.config.json",
+                                   "Qwen1.5-MoE-A2.7B.config.json", "Qwen2-57B-A14B.config.json",
+                                   "Qwen3-30B-A3B.config.json", "gpt-oss-20b",
+                                   "gpt-oss-20b.config.json", "mixtral-8x22b_WizardLM-2"));
 }
 
 }  // namespace

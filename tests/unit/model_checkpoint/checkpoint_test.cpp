@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "checkpoint_files.h"
+#include "model/checkpoint/model_tensors.h"
 #include "model/checkpoint/safetensors_writer.h"
 
 namespace expertflow {
@@ -55,7 +56,7 @@ Status ValidateTensors(const std::vector<TensorDeclaration>& tensors) {
   WriteTensors(folder.File("model.safetensors"), tensors);
   const auto checkpoint = Checkpoint::Open(folder.path());
   if (!checkpoint.ok()) return checkpoint.status();
-  return Validate(SmallPlan(), *checkpoint);
+  return ModelTensors::Resolve(SmallPlan(), *checkpoint).status();
 }
 
 TEST(Checkpoint, OpensOneFile) {
@@ -205,11 +206,12 @@ TEST(Validate, IgnoredPrefixesAndRepeatedPlans) {
   const auto checkpoint = Checkpoint::Open(folder.path());
   ASSERT_TRUE(checkpoint.ok());
   WeightPlan plan = SmallPlan();
-  EXPECT_FALSE(Validate(plan, *checkpoint).ok());
+  EXPECT_FALSE(ModelTensors::Resolve(plan, *checkpoint).ok());
   plan.ignored_prefixes = {"rotary", "mtp."};
-  EXPECT_TRUE(Validate(plan, *checkpoint).ok());
+  EXPECT_TRUE(ModelTensors::Resolve(plan, *checkpoint).ok());
   plan.dense.push_back(plan.dense.front());
-  EXPECT_THAT(Validate(plan, *checkpoint).message(), HasSubstr("'norm' is planned twice"));
+  EXPECT_THAT(ModelTensors::Resolve(plan, *checkpoint).status().message(),
+              HasSubstr("'norm' is planned twice"));
 }
 
 }  // namespace

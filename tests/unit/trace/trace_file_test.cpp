@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "common/half.h"
 #include "common/mapped_file.h"
 #include "common/trace/trace_reader.h"
 #include "common/trace/trace_writer.h"

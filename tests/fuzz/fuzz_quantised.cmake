@@ -1,0 +1,1 @@
+expertflow_add_fuzz(quantised DEPS common model_checkpoint)

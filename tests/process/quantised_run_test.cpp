@@ -1,0 +1,67 @@
+// Quantised checkpoints through the whole set-up: inspect, run, pack, and run from the packed file
+// give what the same values as float32 give.
+#include "tests/golden/quantised_checkpoint.h"
+#include "tests/process/program.h"
+
+namespace expertflow::testing {
+namespace {
+
+class QuantisedRunTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = (std::filesystem::temp_directory_path() / "quantised-run-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string Output(const std::vector<std::string>& arguments) {
+    Program program(arguments);
+    EXPECT_EQ(program.Wait(), 0) << program.err();
+    program.ExpectNothingLeft();
+    return program.out();
+  }
+  std::string Run(const std::string& model, std::vector<std::string> extra) {
+    std::vector<std::string> arguments = {"run",         "--model",      model,
+                                          "--tokenizer", kTokenizer,     "--prompt",
+                                          "The river",   "--max-tokens", "24"};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    return Output(arguments);
+  }
+
+  void ExpectSameText(const char* method, const char* dtype) {
+    const std::string quantised = folder_ + "/quantised";
+    const std::string packed = folder_ + "/packed";
+    const auto inspected = nlohmann::json::parse(Output({"inspect", quantised, "--json", "-"}));
+    EXPECT_EQ(inspected["quantisation"], method);
+    EXPECT_EQ(inspected["expert_dtype"], dtype);
+    const std::string expected = Run(folder_ + "/plain", {"--workers", "1"});
+    EXPECT_GT(expected.size(), 24u);
+    EXPECT_EQ(Run(quantised, {"--workers", "2", "--expert-memory", "30%"}), expected);
+    Output({"pack", quantised, "-o", packed});
+    Output({"inspect", packed, "--verify"});
+    EXPECT_EQ(Run(packed, {"--workers", "2", "--expert-memory", "30%"}), expected);
+  }
+
+  const std::string kSource = EXPERTFLOW_SOURCE_DIR "/tests/golden/checkpoints/";
+  const std::string kTokenizer = kSource + "mixtral/tokenizer.json";
+  std::string folder_;
+};
+
+TEST_F(QuantisedRunTest, Gptq) {
+  WriteQuantisedPair(
+      kSource + "qwen2_moe_gqa", folder_,
+      {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 8}, {"desc_act", true}},
+      [](const MatrixToQuantise& matrix) { return QuantiseIntegers(matrix, {.act_order = true}); });
+  ExpectSameText("gptq", "F32");
+}
+
+TEST_F(QuantisedRunTest, Fp8) {
+  WriteQuantisedPair(
+      kSource + "deepseek_v3", folder_,
+      {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}},
+      [](const MatrixToQuantise& matrix) { return QuantiseFp8(matrix, 128, 128, "_scale_inv"); });
+  ExpectSameText("fp8", "F32");
+}
+
+}  // namespace
+}  // namespace expertflow::testing

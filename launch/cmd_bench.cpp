@@ -33,15 +33,16 @@ struct Bench {
   std::string_view name;
   Result<BenchReport> (*run)(const BenchSetup&);
 };
-constexpr std::array<Bench, 9> kBenches = {{{"decode", BenchDecode},
-                                            {"prefill", BenchPrefill},
-                                            {"copies", BenchCopies},
-                                            {"load", BenchLoad},
-                                            {"cache", BenchCache},
-                                            {"overhead", BenchOverhead},
-                                            {"memory", BenchMemory},
-                                            {"start", BenchStart},
-                                            {"idle", BenchIdle}}};
+constexpr std::array<Bench, 10> kBenches = {{{"decode", BenchDecode},
+                                             {"prefill", BenchPrefill},
+                                             {"copies", BenchCopies},
+                                             {"load", BenchLoad},
+                                             {"cache", BenchCache},
+                                             {"record", BenchRecord},
+                                             {"overhead", BenchOverhead},
+                                             {"memory", BenchMemory},
+                                             {"start", BenchStart},
+                                             {"idle", BenchIdle}}};
 
 // models/tiny-moe of the source tree that this program was built in, or of the current folder.
 std::string BundledModel(const fs::path& program) {

@@ -20,6 +20,7 @@
 #include "launch/progress.h"
 #include "launch/prompts.h"
 #include "launch/report.h"
+#include "launch/trace/recording.h"
 #include "launch/worker_setup.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -136,6 +137,10 @@ RunOutcome RunJob(const Options& options, const RunPlan& plan, SignalWatcher& si
   RunOutcome outcome = UseJob(options, plan.prompts, **job, sinks);
   outcome.start_ns += spawn_ns;
   (*job)->Shutdown(Deadline::AfterMs(kShutdownMs));
+  if (const std::string record = options.Text("record"); !record.empty()) {
+    const Status gathered = GatherRecording(record, (*job)->name());
+    if (outcome.generation.status.ok()) outcome.generation.status = gathered;
+  }
   return outcome;
 }
 
@@ -187,6 +192,8 @@ Options ResidentOptions(const Options& options) {
   return options.Without("expert-memory")
       .Without("link")
       .Without("trace")
+      .Without("record")
+      .Without("record-features")
       .With({{"device-memory", "host"}, {"prefetch", "off"}, {"workers", "1"}});
 }
 

@@ -18,6 +18,7 @@
 #include "launch/job.h"
 #include "launch/job_setup.h"
 #include "launch/model_source.h"
+#include "launch/trace/recording.h"
 #include "launch/worker_setup.h"
 #include "serving/api.h"
 #include "serving/http/http_server.h"
@@ -250,6 +251,10 @@ int ServeCommand(const Options& options) {
   if (loop.signal() != 0) return kExitSignal + loop.signal();  // the job's end is forced
   if (!status.ok()) return Fail(options, status, kExitFailure);
   (*job)->Shutdown(Deadline::AfterMs(kShutdownMs));
+  if (const std::string record = options.Text("record"); !record.empty()) {
+    const Status gathered = GatherRecording(record, (*job)->name());
+    if (!gathered.ok()) LogError("{}", gathered.message());
+  }
   return kExitOk;
 }
 

@@ -17,15 +17,15 @@
 namespace expertflow {
 namespace {
 
-constexpr std::array<const char*, kSpanKinds> kNames = {"steps", "MoE layers", "stalls",
-                                                        "demand copies", "prefetch copies"};
+constexpr std::array<const char*, kTraceSpanKinds> kNames = {"steps", "MoE layers", "stalls",
+                                                             "demand copies", "prefetch copies"};
 
 struct SpanSum {
   uint64_t count = 0;
   int64_t ns = 0;
   uint64_t bytes = 0;  // copies
 };
-using SpanSums = std::array<SpanSum, kSpanKinds>;
+using SpanSums = std::array<SpanSum, kTraceSpanKinds>;
 
 SpanSums Sum(const Timeline& timeline) {
   SpanSums sums;
@@ -33,7 +33,8 @@ SpanSums Sum(const Timeline& timeline) {
     SpanSum& sum = sums[static_cast<size_t>(span.kind)];
     ++sum.count;
     sum.ns += span.end_ns - span.begin_ns;
-    const bool copy = span.kind == SpanKind::kCopyDemand || span.kind == SpanKind::kCopyPrefetch;
+    const bool copy =
+        span.kind == TraceSpanKind::kCopyDemand || span.kind == TraceSpanKind::kCopyPrefetch;
     sum.bytes += copy ? span.bytes : 0;
   }
   return sums;
@@ -42,7 +43,7 @@ SpanSums Sum(const Timeline& timeline) {
 std::string Text(const std::string& path, const Timeline& timeline, const SpanSums& sums) {
   std::string text =
       fmt::format("{}: worker process {} on {}\n", path, timeline.header.pid, timeline.header.host);
-  for (size_t kind = 0; kind < kSpanKinds; ++kind) {
+  for (size_t kind = 0; kind < kTraceSpanKinds; ++kind) {
     const SpanSum& sum = sums[kind];
     text += fmt::format("  {:<16} {:>9}  {:>9}", kNames[kind], sum.count, FormatDurationNs(sum.ns));
     text += sum.bytes > 0 ? fmt::format("  {}\n", FormatBytes(sum.bytes)) : "\n";
@@ -52,7 +53,7 @@ std::string Text(const std::string& path, const Timeline& timeline, const SpanSu
 
 nlohmann::json Json(const Timeline& timeline, const SpanSums& sums) {
   nlohmann::json json = {{"pid", timeline.header.pid}, {"host", timeline.header.host}};
-  for (size_t kind = 0; kind < kSpanKinds; ++kind) {
+  for (size_t kind = 0; kind < kTraceSpanKinds; ++kind) {
     const SpanSum& sum = sums[kind];
     json["spans"].push_back(
         {{"kind", kNames[kind]}, {"count", sum.count}, {"ns", sum.ns}, {"bytes", sum.bytes}});

@@ -23,7 +23,7 @@ std::string AbsolutePath(const std::string& path) {
 
 JobSetup MakeJobSetup(const Options& options, const std::string& model) {
   Options role_options = options.With({{"model", model}}).Without("log-level");
-  for (const char* file : {"tokenizer", "trace"}) {
+  for (const char* file : {"tokenizer", "trace", "record"}) {
     if (!options.Text(file).empty()) {
       role_options = role_options.With({{file, AbsolutePath(options.Text(file))}});
     }

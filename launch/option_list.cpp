@@ -76,6 +76,7 @@ constexpr CommandInfo kCommands[] = {
      "  copies    expert copies against memcpy, and over an emulated link\n"
      "  load      a checkpoint into the store against plain reads of its files\n"
      "  cache     share of resident experts x prefetch, over an emulated link\n"
+     "  record    a decode step with and without --record\n"
      "  overhead  a decode step in a whole job against an engine alone\n"
      "  memory    what store and workers take, and whether it grows\n"
      "  start     from the start of run to its first text\n"
@@ -124,7 +125,7 @@ constexpr OptionSpec kOptions[] = {
     {"benchmark",
      Type::kChoice,
      kBench,
-     "decode|prefill|copies|load|cache|overhead|memory|start|idle",
+     "decode|prefill|copies|load|cache|record|overhead|memory|start|idle",
      "",
      "what to measure",
      {.positional = true, .required = true, .command_line_only = true}},
@@ -540,6 +541,20 @@ constexpr OptionSpec kOptions[] = {
      "FILE",
      "",
      "record a trace of each worker; its process id is put before the extension",
+     {}},
+    {"record",
+     Type::kText,
+     kSetup,
+     "FILE",
+     "",
+     "record the routing, token by token (.eft): for train, replay and bench predictor",
+     {}},
+    {"record-features",
+     Type::kFlag,
+     kSetup,
+     "",
+     "",
+     "with the router's scores and the hidden states: 100 times the size",
      {}},
 
     // --- roles

@@ -15,28 +15,29 @@ enum Track { kCompute = 1, kTransfer = 2 };
 
 std::string SpanName(const TimelineSpan& span) {
   switch (span.kind) {
-    case SpanKind::kStep: return "step";
-    case SpanKind::kLayer: return fmt::format("experts of layer {}", span.layer);
-    case SpanKind::kStall: return fmt::format("stall in layer {}", span.layer);
-    case SpanKind::kCopyDemand: return fmt::format("load {}.{}", span.layer, span.expert);
-    case SpanKind::kCopyPrefetch: return fmt::format("prefetch {}.{}", span.layer, span.expert);
+    case TraceSpanKind::kStep: return "step";
+    case TraceSpanKind::kLayer: return fmt::format("experts of layer {}", span.layer);
+    case TraceSpanKind::kStall: return fmt::format("stall in layer {}", span.layer);
+    case TraceSpanKind::kCopyDemand: return fmt::format("load {}.{}", span.layer, span.expert);
+    case TraceSpanKind::kCopyPrefetch:
+      return fmt::format("prefetch {}.{}", span.layer, span.expert);
   }
   return "?";
 }
 
-const char* Category(SpanKind kind) {
+const char* Category(TraceSpanKind kind) {
   switch (kind) {
-    case SpanKind::kStep: return "step";
-    case SpanKind::kLayer: return "layer";
-    case SpanKind::kStall: return "stall";
-    case SpanKind::kCopyDemand: return "demand";
-    case SpanKind::kCopyPrefetch: return "prefetch";
+    case TraceSpanKind::kStep: return "step";
+    case TraceSpanKind::kLayer: return "layer";
+    case TraceSpanKind::kStall: return "stall";
+    case TraceSpanKind::kCopyDemand: return "demand";
+    case TraceSpanKind::kCopyPrefetch: return "prefetch";
   }
   return "?";
 }
 
-bool IsCopy(SpanKind kind) {
-  return kind == SpanKind::kCopyDemand || kind == SpanKind::kCopyPrefetch;
+bool IsCopy(TraceSpanKind kind) {
+  return kind == TraceSpanKind::kCopyDemand || kind == TraceSpanKind::kCopyPrefetch;
 }
 
 }  // namespace

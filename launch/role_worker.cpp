@@ -4,6 +4,7 @@
 
 #include "launch/commands.h"
 #include "launch/role.h"
+#include "launch/trace/recording.h"
 #include "launch/worker_setup.h"
 
 namespace expertflow {
@@ -25,6 +26,9 @@ Status Work(const Options& options, const RoleContext& context) {
   if (options.Given("join"))
     worker.workers_on_host = static_cast<int32_t>(options.Integer("workers"));
   worker.trace_file = TraceFileOf(worker.trace_file, context.self);
+  if (!worker.record_file.empty()) {
+    worker.record_file = RecordingPart(worker.record_file, worker.job, context.self);
+  }
   return RunWorker(worker, context.transport, context.members, context.signals);
 }
 

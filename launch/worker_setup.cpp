@@ -25,6 +25,11 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
   worker.heartbeat_ns = options.DurationNs("heartbeat-interval");
   worker.heartbeat_timeout_ns = options.DurationNs("heartbeat-timeout");
   worker.trace_file = options.Text("trace");
+  worker.record_file = options.Text("record");
+  worker.record_features = options.Flag("record-features");
+  if (worker.record_features && worker.record_file.empty()) {
+    return InvalidArgument("--record-features: says what --record FILE writes; give that as well");
+  }
   return worker;
 }
 

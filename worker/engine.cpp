@@ -123,7 +123,18 @@ class Engine::Sink final : public ForwardSink {
     return OkStatus();
   }
 
-  void OnRoutes(LayerId /*layer*/, const int32_t* ids, const float* weights) override {
+  bool WantsStates() const override {
+    return engine_.recorder_ != nullptr && engine_.recorder_->wants_states();
+  }
+  void OnRouterState(LayerId layer, const float* logits, const float* residual) override {
+    engine_.recorder_->OnRouterState(layer, logits, residual);
+  }
+  void OnExpertResidual(LayerId layer, const float* residual) override {
+    engine_.recorder_->OnExpertResidual(layer, residual);
+  }
+
+  void OnRoutes(LayerId layer, const int32_t* ids, const float* weights) override {
+    if (engine_.recorder_ != nullptr) engine_.recorder_->OnRoutes(layer, ids, weights);
     const auto k = static_cast<size_t>(engine_.architecture_.shape().top_k);
     for (size_t i = 0; i < captured_row_.size(); ++i) {
       if (!captured_routes_[i]) continue;
@@ -250,6 +261,7 @@ void Engine::Cancel(SequenceId sequence) {
 }
 
 void Engine::Remove(size_t index) {
+  if (recorder_ != nullptr) recorder_->EndSequence(running_[index]->start.sequence);
   kv_->Release(running_[index]->blocks);
   running_.erase(running_.begin() + static_cast<int64_t>(index));
 }
@@ -299,6 +311,19 @@ void Engine::BuildBatch() {
   }
 }
 
+void Engine::BeginRecord() {
+  recorder_->BeginStep();
+  for (const BatchEntry& entry : batch_) {
+    const Sequence& sequence = *entry.sequence;
+    const auto first = static_cast<size_t>(entry.first_row);
+    const auto rows = static_cast<size_t>(entry.rows);
+    const bool sampled =
+        sequence.computed + entry.rows == static_cast<int32_t>(sequence.tokens.size());
+    recorder_->AddRows(sequence.start, sequence.computed, std::span(tokens_).subspan(first, rows),
+                       prefill_[first] != 0, sampled);
+  }
+}
+
 void Engine::FinishBatch(StepOutput* output) {
   for (const BatchEntry& entry : batch_) entry.sequence->computed += entry.rows;
   for (TokenEvent& event : output->tokens) {
@@ -328,6 +353,7 @@ Status Engine::Step(StepOutput* output) {
   const int64_t begin_ns = NowNs();
   ForwardBatch batch{tokens_, rows_, prefill_, kv_->layers(), logit_rows_, sequences_};
   Sink sink(*this, output);
+  if (recorder_ != nullptr) BeginRecord();
   const Status status = model_->Forward(batch, *executor_, sink);
   if (!status.ok()) {
     // The step did not advance anything; its sequences end with the reason, the engine goes on.
@@ -345,7 +371,9 @@ Status Engine::Step(StepOutput* output) {
   const int64_t end_ns = NowNs();
   if (timeline_ != nullptr) {
     timeline_->OnStep(begin_ns, end_ns, static_cast<int64_t>(prefill_.size()));
+    timeline_->TakeSpans(&spans_);
   }
+  if (recorder_ != nullptr) recorder_->EndStep(spans_);
 
   const std::lock_guard lock(stats_mutex_);
   ++counters_.steps;

@@ -21,6 +21,7 @@
 #include "worker/expert_executor.h"
 #include "worker/kv_cache.h"
 #include "worker/memory_plan.h"
+#include "worker/routing_recorder.h"
 #include "worker/sampler.h"
 #include "worker/timeline.h"
 
@@ -50,6 +51,8 @@ class Engine {
                                                 const StoreView& store, TimelineRecorder* timeline);
   ~Engine();
 
+  // Every step from now on goes to `recorder`, which outlives the engine; null: none.
+  void RecordTo(RoutingRecorder* recorder) { recorder_ = recorder; }
   // Queues a sequence; it starts when a place and KV blocks are free. An error says why it never
   // can.
   Status Start(StartSequence start);
@@ -73,6 +76,7 @@ class Engine {
   void BuildBatch();
   // Rows of `sequence` in this step, at most `budget`; 0: none.
   int32_t AddRows(Sequence* sequence, int32_t budget);
+  void BeginRecord();
   void FinishBatch(StepOutput* output);
   void Remove(size_t index);
 
@@ -80,6 +84,7 @@ class Engine {
   Device& device_;
   const Architecture& architecture_;
   TimelineRecorder* timeline_ = nullptr;
+  RoutingRecorder* recorder_ = nullptr;
   std::unique_ptr<ExpertBlockSource> blocks_;
   std::unique_ptr<DeviceAllocation> arena_;  // dense weights, slots, streaming buffers
   std::unique_ptr<WeightSource> weights_;
@@ -103,6 +108,7 @@ class Engine {
   std::vector<uint8_t> prefill_;
   std::vector<int32_t> logit_rows_;
   std::vector<SequenceId> sequences_;
+  std::vector<TimelineSpan> spans_;  // of the step, for the recorder
 
   mutable std::mutex stats_mutex_;
   WorkerStats counters_;  // guarded by stats_mutex_: what the engine itself counts

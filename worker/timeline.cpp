@@ -32,12 +32,16 @@ int16_t Narrow(int32_t value) {
 
 }  // namespace
 
-TimelineRecorder::TimelineRecorder(UniqueFd fd, std::string path)
-    : fd_(std::move(fd)), path_(std::move(path)) {
+TimelineRecorder::TimelineRecorder(UniqueFd fd, std::string path, bool keep)
+    : fd_(std::move(fd)), path_(std::move(path)), keep_(keep) {
   block_.reserve(kBlockSpans);
 }
 
-Result<std::unique_ptr<TimelineRecorder>> TimelineRecorder::Create(const std::string& path) {
+Result<std::unique_ptr<TimelineRecorder>> TimelineRecorder::Create(const std::string& path,
+                                                                   bool keep) {
+  if (path.empty()) {
+    return std::unique_ptr<TimelineRecorder>(new TimelineRecorder(UniqueFd(), path, keep));
+  }
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd.valid()) return FromErrno(errno, "--trace " + path);
   TimelineHeader header;
@@ -49,7 +53,7 @@ Result<std::unique_ptr<TimelineRecorder>> TimelineRecorder::Create(const std::st
   std::memcpy(header.host, host.data(), std::min(host.size(), sizeof(header.host) - 1));
   const Status written = WriteAll(fd.get(), BytesOf(&header, 1), path);
   if (!written.ok()) return written.WithContext("--trace");
-  return std::unique_ptr<TimelineRecorder>(new TimelineRecorder(std::move(fd), path));
+  return std::unique_ptr<TimelineRecorder>(new TimelineRecorder(std::move(fd), path, keep));
 }
 
 TimelineRecorder::~TimelineRecorder() {
@@ -58,7 +62,7 @@ TimelineRecorder::~TimelineRecorder() {
 }
 
 void TimelineRecorder::WriteBlock() {
-  if (!failed_) {
+  if (!failed_ && fd_.valid()) {
     const Status status = WriteAll(fd_.get(), BytesOf(block_.data(), block_.size()), path_);
     if (!status.ok()) {
       failed_ = true;  // the run goes on; the trace ends here
@@ -70,6 +74,8 @@ void TimelineRecorder::WriteBlock() {
 
 void TimelineRecorder::Add(const TimelineSpan& span) {
   const std::lock_guard lock(mutex_);
+  if (keep_) kept_.push_back(span);
+  if (!fd_.valid()) return;
   block_.push_back(span);
   if (block_.size() >= kBlockSpans) WriteBlock();
 }
@@ -82,7 +88,7 @@ void TimelineRecorder::OnLayerEnd(LayerId layer, int64_t now_ns) {
   Add({.begin_ns = layer_begin_ns_,
        .end_ns = now_ns,
        .layer = Narrow(layer.value),
-       .kind = SpanKind::kLayer});
+       .kind = TraceSpanKind::kLayer});
 }
 
 void TimelineRecorder::OnStallBegin(LayerId /*layer*/, int64_t now_ns) {
@@ -93,7 +99,7 @@ void TimelineRecorder::OnStallEnd(LayerId layer, int64_t now_ns) {
   Add({.begin_ns = stall_begin_ns_,
        .end_ns = now_ns,
        .layer = Narrow(layer.value),
-       .kind = SpanKind::kStall});
+       .kind = TraceSpanKind::kStall});
 }
 
 void TimelineRecorder::OnCopyBegin(ExpertKey key, CopyKind /*kind*/, uint64_t /*bytes*/,
@@ -118,14 +124,21 @@ void TimelineRecorder::OnCopyEnd(ExpertKey key, CopyKind kind, uint64_t bytes, i
        .bytes = bytes,
        .layer = Narrow(key.layer.value),
        .expert = Narrow(key.expert.value),
-       .kind = kind == CopyKind::kDemand ? SpanKind::kCopyDemand : SpanKind::kCopyPrefetch});
+       .kind =
+           kind == CopyKind::kDemand ? TraceSpanKind::kCopyDemand : TraceSpanKind::kCopyPrefetch});
 }
 
 void TimelineRecorder::OnStep(int64_t begin_ns, int64_t end_ns, int64_t rows) {
   Add({.begin_ns = begin_ns,
        .end_ns = end_ns,
        .bytes = static_cast<uint64_t>(rows),
-       .kind = SpanKind::kStep});
+       .kind = TraceSpanKind::kStep});
+}
+
+void TimelineRecorder::TakeSpans(std::vector<TimelineSpan>* spans) {
+  spans->clear();
+  const std::lock_guard lock(mutex_);
+  spans->swap(kept_);
 }
 
 Result<Timeline> ReadTimeline(const std::string& path) {
@@ -147,7 +160,7 @@ Result<Timeline> ReadTimeline(const std::string& path) {
               timeline.spans.size() * sizeof(TimelineSpan));
   for (size_t i = 0; i < timeline.spans.size(); ++i) {
     const TimelineSpan& span = timeline.spans[i];
-    if (static_cast<uint8_t>(span.kind) >= kSpanKinds || span.end_ns < span.begin_ns) {
+    if (static_cast<uint8_t>(span.kind) >= kTraceSpanKinds || span.end_ns < span.begin_ns) {
       return InvalidArgument(fmt::format("{}: record {} is damaged", path, i));
     }
   }

@@ -13,30 +13,13 @@
 #include <vector>
 
 #include "common/status.h"
+#include "common/trace/trace_format.h"
 #include "common/unique_fd.h"
 #include "worker/executor_observer.h"
 
 namespace expertflow {
 
-enum class SpanKind : uint8_t {  // values are part of the file format
-  kStep = 0,
-  kLayer = 1,  // the experts of one MoE layer
-  kStall = 2,  // compute has nothing to run until an expert arrives
-  kCopyDemand = 3,
-  kCopyPrefetch = 4,
-};
-inline constexpr uint8_t kSpanKinds = 5;
-
-struct TimelineSpan {
-  int64_t begin_ns = 0;  // CLOCK_MONOTONIC of the host
-  int64_t end_ns = 0;
-  uint64_t bytes = 0;  // copies; kStep: rows of the batch
-  int16_t layer = -1;
-  int16_t expert = -1;
-  SpanKind kind = SpanKind::kStep;
-  uint8_t reserved[3] = {};
-};
-static_assert(sizeof(TimelineSpan) == 32);
+using TimelineSpan = TraceSpan;
 
 struct TimelineHeader {
   uint64_t magic = 0;
@@ -49,8 +32,10 @@ static_assert(sizeof(TimelineHeader) == 64);
 
 class TimelineRecorder final : public ExecutorObserver {
  public:
-  // An error names the path.
-  static Result<std::unique_ptr<TimelineRecorder>> Create(const std::string& path);
+  // Into a file, unless `path` is empty. An error names the path. With `keep`, spans are kept for
+  // TakeSpans() as well.
+  static Result<std::unique_ptr<TimelineRecorder>> Create(const std::string& path,
+                                                          bool keep = false);
   ~TimelineRecorder() override;
 
   void OnLayerBegin(LayerId layer, int64_t now_ns) override;
@@ -60,20 +45,24 @@ class TimelineRecorder final : public ExecutorObserver {
   void OnCopyBegin(ExpertKey key, CopyKind kind, uint64_t bytes, int64_t now_ns) override;
   void OnCopyEnd(ExpertKey key, CopyKind kind, uint64_t bytes, int64_t now_ns) override;
   void OnStep(int64_t begin_ns, int64_t end_ns, int64_t rows);
+  // Moves the spans since the last call to `spans`.
+  void TakeSpans(std::vector<TimelineSpan>* spans);
 
  private:
-  TimelineRecorder(UniqueFd fd, std::string path);
+  TimelineRecorder(UniqueFd fd, std::string path, bool keep);
   void Add(const TimelineSpan& span);
   void WriteBlock();  // REQUIRES: mutex_ held
 
   UniqueFd fd_;
   const std::string path_;
+  const bool keep_;
   int64_t layer_begin_ns_ = 0;  // engine's thread
   int64_t stall_begin_ns_ = 0;  // engine's thread
 
   std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<TimelineSpan> block_;
+  std::vector<TimelineSpan> kept_;
   struct OpenCopy {
     ExpertKey key;
     int64_t begin_ns = 0;

@@ -40,6 +40,8 @@ class WorkerProcess {
                 const std::vector<Member>& members, CoordinatorLink link)
       : options_(options), transport_(transport), members_(members), link_(std::move(link)) {}
 
+  ~WorkerProcess();
+
   Status Run();
 
  private:
@@ -65,10 +67,18 @@ class WorkerProcess {
   std::optional<StoreView> store_;
   std::unique_ptr<Architecture> architecture_;
   std::unique_ptr<TimelineRecorder> timeline_;
+  std::unique_ptr<TraceFileSink> record_file_;
+  std::unique_ptr<RoutingRecorder> recorder_;
   std::unique_ptr<EngineThread> engine_;
   std::vector<Message> pending_;
   uint64_t beats_ = 0;
 };
+
+WorkerProcess::~WorkerProcess() {
+  engine_.reset();
+  if (record_file_ == nullptr || (recorder_ != nullptr && !recorder_->status().ok())) return;
+  if (const Status closed = record_file_->Close(); !closed.ok()) LogError("{}", closed.message());
+}
 
 Status WorkerProcess::OpenDevice() {
   if (options_.device != "cpu") {
@@ -131,8 +141,9 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   ASSIGN_OR_RETURN(architecture_, MakeArchitecture(config));
   RETURN_IF_ERROR(store_->Matches(architecture_->weights()));
   RETURN_IF_ERROR(OpenDevice());
-  if (!options_.trace_file.empty()) {
-    ASSIGN_OR_RETURN(timeline_, TimelineRecorder::Create(options_.trace_file));
+  const bool records = !options_.record_file.empty();
+  if (records || !options_.trace_file.empty()) {
+    ASSIGN_OR_RETURN(timeline_, TimelineRecorder::Create(options_.trace_file, records));
   }
   EngineOptions engine_options;
   ASSIGN_OR_RETURN(engine_options.plan, MakeMemoryPlan(*architecture_, PlanInput()));
@@ -142,6 +153,13 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   engine_options.transfer_chunk_bytes = options_.transfer_chunk_bytes;
   ASSIGN_OR_RETURN(auto engine, Engine::Create(engine_options, *device_, *architecture_, *store_,
                                                timeline_.get()));
+  if (records) {
+    record_file_ = std::make_unique<TraceFileSink>(options_.record_file);
+    const TraceShape shape =
+        RecordedShape(*store_, architecture_->shape(), options_.record_features, EffectiveConfig());
+    ASSIGN_OR_RETURN(recorder_, RoutingRecorder::Create(shape, *record_file_));
+    engine->RecordTo(recorder_.get());
+  }
   const MemoryPlan& plan = engine_options.plan;
   engine_ = std::make_unique<EngineThread>(
       std::move(engine), [this] { transport_.Wake(); }, options_.outgoing_bytes_max);

@@ -35,7 +35,9 @@ struct WorkerOptions {
   uint64_t outgoing_bytes_max = uint64_t{64} << 20;  // captured logits that wait to be sent
   int64_t heartbeat_ns = 1'000'000'000;
   int64_t heartbeat_timeout_ns = 10'000'000'000;  // silence of a coordinator of another host
-  std::string trace_file;  // timeline of this worker (timeline.h); empty: none
+  std::string trace_file;   // timeline of this worker (timeline.h); empty: none
+  std::string record_file;  // routing of this worker (routing_recorder.h); empty: none
+  bool record_features = false;
 };
 
 // Runs until the coordinator says so or is gone, or a signal arrives (kCancelled).

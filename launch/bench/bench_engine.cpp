@@ -32,7 +32,7 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   ASSIGN_OR_RETURN(engine.plan, MakeMemoryPlan(architecture, input));
   engine.prefetch = options.prefetch;
   ASSIGN_OR_RETURN(bench->engine_,
-                   Engine::Create(engine, *bench->device_, architecture, store, nullptr));
+                   Engine::Create(engine, *bench->device_, architecture, store, options.timeline));
   return bench;
 }
 

@@ -21,6 +21,7 @@ struct BenchEngineOptions {
   bool prefetch = false;
   LinkProperties link;  // emulated when its rate is not 0
   int32_t positions = 1024;
+  TimelineRecorder* timeline = nullptr;  // outlives the engine
 };
 
 class BenchEngine {

@@ -32,6 +32,8 @@ Result<BenchReport> BenchPrefill(const BenchSetup& setup);
 Result<BenchReport> BenchCopies(const BenchSetup& setup);
 // A checkpoint into a store segment, against plain reads of the same files.
 Result<BenchReport> BenchLoad(const BenchSetup& setup);
+// Decode with and without a recording of its routing.
+Result<BenchReport> BenchRecord(const BenchSetup& setup);
 // Share of resident experts x prefetch, over an emulated link.
 Result<BenchReport> BenchCache(const BenchSetup& setup);
 

@@ -10,19 +10,9 @@
 #include <string>
 
 #include "common/status.h"
-#include "common/trace/trace_format.h"
+#include "common/trace/trace_sink.h"
 
 namespace expertflow {
-
-// Where imported or copied rows go.
-class TraceSink {
- public:
-  virtual ~TraceSink() = default;
-  // Once, before everything else.
-  virtual Status Begin(const TraceShape& shape) = 0;
-  virtual Status Sequence(const TraceSequence& sequence) = 0;
-  virtual Status Rows(const TraceRows& rows) = 0;
-};
 
 bool IsImportable(const std::string& path);
 // `expert_bytes`: what one expert takes, when the files do not say; 0: not known.

@@ -235,6 +235,14 @@ Status InspectAll(const Options& options, std::span<const std::string> files) {
 
 }  // namespace
 
+Status MergeTraces(std::span<const std::string> inputs, const std::string& output) {
+  WriterSink sink(output, 0);
+  for (const std::string& input : inputs) {
+    RETURN_IF_ERROR(CopyTrace(input, &sink).WithContext(input));
+  }
+  return sink.Close().status();
+}
+
 bool IsTraceAction(const std::string& word) {
   return word == "inspect" || word == "cut" || word == "merge" || word == "import" ||
          word == "export";

@@ -15,4 +15,7 @@ bool IsTraceAction(const std::string& word);
 Status RunTraceAction(const Options& options, const std::string& action,
                       std::span<const std::string> files);
 
+// Several of one model, one after the other, as a new file.
+Status MergeTraces(std::span<const std::string> inputs, const std::string& output);
+
 }  // namespace expertflow

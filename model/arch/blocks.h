@@ -56,6 +56,7 @@ class MoeBlock {
  private:
   std::span<const PreGate> ComputePreGate(int32_t index, int32_t m, int32_t lookahead,
                                           const float* residual);
+  Status CopyStates(const float* residual, int32_t m);
 
   const DecoderConfig& config_;
   const ModelLimits limits_;
@@ -75,6 +76,8 @@ class MoeBlock {
   // Host copies.
   std::vector<int32_t> host_ids_;
   std::vector<float> host_weights_;
+  std::vector<float> host_logits_;    // for a sink that wants states
+  std::vector<float> host_residual_;  // likewise
   std::vector<PreGate> pre_gate_;
 };
 

@@ -55,6 +55,16 @@ class ForwardSink {
   virtual Status OnLogits(int32_t row, std::span<const float> logits) = 0;
   // After each MoE layer's routing: ids and weights [m, top_k]
   virtual void OnRoutes(LayerId layer, const int32_t* ids, const float* weights) = 0;
+
+  // The two below are called when this says so; asked once for each MoE layer. Costs two copies of
+  // the residual stream to the host.
+  virtual bool WantsStates() const { return false; }
+  // With OnRoutes(): logits [m, experts] and the residual stream [m, hidden] before the router's
+  // norm.
+  virtual void OnRouterState(LayerId /*layer*/, const float* /*logits*/,
+                             const float* /*residual*/) {}
+  // After the layer's experts: the residual stream [m, hidden].
+  virtual void OnExpertResidual(LayerId /*layer*/, const float* /*residual*/) {}
 };
 
 class Model {

@@ -76,6 +76,11 @@ Status MoeBlock::Run(int32_t index, const ForwardBatch& batch, const float* x, f
   const auto pre_gate = ComputePreGate(index, m, experts.LookaheadLayers(), residual);
   RETURN_IF_ERROR(device_.Synchronize(event_, Deadline::AfterMs(60'000)));
   sink.OnRoutes(LayerId(index), host_ids_.data(), host_weights_.data());
+  const bool states = sink.WantsStates();
+  if (states) {
+    RETURN_IF_ERROR(CopyStates(residual, m));
+    sink.OnRouterState(LayerId(index), host_logits_.data(), host_residual_.data());
+  }
 
   MoeLayerCall call;
   call.layer = LayerId(index);
@@ -91,6 +96,7 @@ Status MoeBlock::Run(int32_t index, const ForwardBatch& batch, const float* x, f
   call.tokens = batch.tokens;
   call.rows = batch.rows;
   call.sequences = batch.sequences;
+  call.residual = residual;
   call.x = x;
   call.out = expert_out_;
   RETURN_IF_ERROR(experts.RunExperts(call));
@@ -98,7 +104,22 @@ Status MoeBlock::Run(int32_t index, const ForwardBatch& batch, const float* x, f
   if (shared) ops_.Mlp(layer.mlp, x, m, block_out);
   ops_.CombineExperts(expert_out_, weights_, m, shape.top_k, shape.hidden,
                       shared ? block_out : nullptr, gated ? gate_ : nullptr, residual);
+  if (states) {
+    RETURN_IF_ERROR(CopyStates(residual, m));
+    sink.OnExpertResidual(LayerId(index), host_residual_.data());
+  }
   return OkStatus();
+}
+
+// The router's logits and the residual stream as they are now.
+Status MoeBlock::CopyStates(const float* residual, int32_t m) {
+  host_logits_.resize(static_cast<size_t>(m) * config_.shape.experts);
+  host_residual_.resize(static_cast<size_t>(m) * config_.shape.hidden);
+  RETURN_IF_ERROR(device_.CopyToHost(StreamKind::kCompute, host_logits_.data(), router_,
+                                     host_logits_.size() * sizeof(float)));
+  RETURN_IF_ERROR(device_.CopyToHost(StreamKind::kCompute, host_residual_.data(), residual,
+                                     host_residual_.size() * sizeof(float)));
+  return device_.SynchronizeStream(StreamKind::kCompute, Deadline::AfterMs(60'000));
 }
 
 }  // namespace expertflow

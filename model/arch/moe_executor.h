@@ -36,6 +36,7 @@ struct MoeLayerCall {
   std::span<const int32_t> tokens = {};        // [m]
   std::span<const AttentionRow> rows = {};     // [m] their positions
   std::span<const SequenceId> sequences = {};  // [m]
+  const float* residual = nullptr;             // device [m, hidden], before the router's norm
   const float* x = nullptr;                    // device [m, hidden], normalised
   float* out = nullptr;                        // device [m * top_k, hidden]: row t * top_k + s
 };

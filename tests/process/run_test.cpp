@@ -171,6 +171,25 @@ TEST(TraceTest, ShowsStepsLayersCopiesAndStallsOfEachWorker) {
   std::filesystem::remove_all(folder);
 }
 
+// One file, however many workers there were, and nothing else stays.
+TEST(RecordTest, WritesTheRoutingOfAllWorkersIntoOneFile) {
+  const std::string folder = ::testing::TempDir() + "record-" + std::to_string(::getpid());
+  std::filesystem::create_directory(folder);
+  const std::string file = folder + "/run.eft";
+  Program program({"run", "--model", kModel, "--workers", "2", "-p", "The", "-p", "When", "-p", "A",
+                   "-p", "If", "--max-tokens", "20", "--ignore-eos", "--record", file});
+  ASSERT_EQ(program.Wait(), 0) << program.err();
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 1);
+  Program inspect({"trace", "inspect", file, "--json", "-"});
+  ASSERT_EQ(inspect.Wait(), 0) << inspect.err();
+  const auto json = nlohmann::json::parse(inspect.out())["traces"][0];
+  EXPECT_EQ(json["sequences"], 4);
+  EXPECT_EQ(json["rows"].get<int>() - json["prompt_rows"].get<int>(), 4 * 19);
+  EXPECT_FALSE(json["truncated"].get<bool>());
+  EXPECT_EQ(json["config"]["sequences_max"], 16);
+  std::filesystem::remove_all(folder);
+}
+
 // FIELD rows 45 and 46, and the list: one line that names the thing, exit code 2, nothing
 // started.
 TEST(BadInputTest, IsRefusedInOneLine) {

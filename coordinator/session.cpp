@@ -84,6 +84,9 @@ Result<Session> Session::Create(SequenceId sequence, const SubmitRequest& reques
   session.max_new_tokens_ =
       static_cast<uint32_t>(std::min<int64_t>(request.max_new_tokens, context - prompt + 1));
   if (!request.ignore_eos) session.stop_tokens_ = eos;
+  // The logits after a position are those of the next token.
+  const bool whole = request.capture_logits || request.capture_routes || request.prompt_logprobs;
+  session.next_captured_ = whole ? 0 : session.prompt_tokens_ - 1;
   return session;
 }
 
@@ -97,6 +100,8 @@ StartSequence Session::Start() const {
   start.stop_tokens = stop_tokens_;
   start.capture_logits = request_.capture_logits;
   start.capture_routes = request_.capture_routes;
+  start.capture_logprobs = request_.logprobs;
+  start.capture_from = next_captured_;
   return start;
 }
 

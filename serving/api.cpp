@@ -16,7 +16,6 @@ namespace {
 constexpr int64_t kAnswerNs = 5'000'000'000;      // for the coordinator to answer a question
 constexpr int64_t kStreamHeadNs = 1'000'000'000;  // a refusal comes before that
 constexpr int64_t kKeepAliveNs = 15'000'000'000;
-constexpr uint32_t kCompletionTokens = 16;  // OpenAI's default
 constexpr std::string_view kBearer = "Bearer ";
 
 // Takes as long whatever the difference is.
@@ -27,10 +26,6 @@ bool SameSecret(std::string_view a, std::string_view b) {
                   static_cast<unsigned char>(b.empty() ? 0 : b[i % b.size()]);
   }
   return difference == 0;
-}
-
-int64_t SecondsSince1970() {
-  return static_cast<int64_t>(std::time(nullptr));
 }
 
 // The value of a gauge without labels; 0 when it is not there.
@@ -235,6 +230,8 @@ void Api::OnJobMessage(const Message& message) {
     connected_ = true;
   } else if (const auto* delta = std::get_if<TextDelta>(&message)) {
     OnDelta(*delta);
+  } else if (const auto* capture = std::get_if<RequestCapture>(&message)) {
+    OnCapture(*capture);
   } else if (const auto* done = std::get_if<RequestDone>(&message)) {
     OnDone(*done);
   } else if (const auto* status = std::get_if<StatusReply>(&message)) {
@@ -271,6 +268,57 @@ void Api::OnTick(int64_t now_ns) {
 }
 
 // --- text and tokens ---------------------------------------------------------------------------
+
+bool Api::CheckModel(const std::string& model, ApiError* error) const {
+  if (model.empty() || model == options_.model) return true;
+  *error = {.http_status = 404,
+            .message = fmt::format("model: this server has {}, not {}", options_.model, model),
+            .param = "model",
+            .code = "model_not_found"};
+  return false;
+}
+
+bool Api::CheckTokens(const char* param, const std::vector<int32_t>& ids, ApiError* error) const {
+  const auto outside = std::find_if(ids.begin(), ids.end(),
+                                    [this](int32_t id) { return id < 0 || id >= options_.vocab; });
+  if (outside == ids.end()) return true;
+  *error = BadParameter(param, fmt::format("{}: token id {} is outside the vocabulary of {}", param,
+                                           *outside, options_.vocab));
+  return false;
+}
+
+bool Api::CheckBiases(const SamplingParams& sampling, ApiError* error) const {
+  std::vector<int32_t> ids;
+  for (const LogitBias& bias : sampling.logit_bias) ids.push_back(bias.token);
+  return CheckTokens("logit_bias", ids, error);
+}
+
+bool Api::Render(const std::string& chat_json, std::string* prompt, ApiError* error) const {
+  if (!options_.chat_status.ok()) {
+    *error = BadParameter("messages", options_.chat_status.message());
+    return false;
+  }
+  Result<std::string> text = options_.chat.chat->Render(chat_json, std::time(nullptr));
+  if (!text.ok() || text->empty()) {
+    *error = BadParameter("messages", text.ok() ? "messages: the template makes no text of them"
+                                                : text.status().message());
+    return false;
+  }
+  *prompt = std::move(*text);
+  return true;
+}
+
+bool Api::Encode(const char* param, const std::string& text, bool add_special_tokens,
+                 std::vector<int32_t>* ids, ApiError* error) const {
+  Result<std::vector<int32_t>> encoded =
+      add_special_tokens ? tokenizer_.EncodePrompt(text) : tokenizer_.Encode(text);
+  if (!encoded.ok()) {
+    *error = BadParameter(param, fmt::format("{}: {}", param, encoded.status().message()));
+    return false;
+  }
+  *ids = std::move(*encoded);
+  return true;
+}
 
 void Api::AnswerTokenize(const HttpRequest& request) {
   TokenizeRequest parsed;
@@ -316,271 +364,6 @@ void Api::AnswerDetokenize(const HttpRequest& request) {
   const std::string text = tokenizer_.Decode(parsed.tokens, /*skip_special=*/false);
   replies_->Respond(request.connection,
                     {.body = fmt::format(R"({{"prompt":{}}})", JsonString(text))});
-}
-
-// --- completions -------------------------------------------------------------------------------
-
-void Api::Complete(const HttpRequest& request) {
-  const HttpConnectionId connection = request.connection;
-  CompletionRequest parsed;
-  const bool chat = request.path == "/v1/chat/completions";
-  if (const auto error = chat
-                             ? ParseChatRequest(request.body, options_.chat.variables_json, &parsed)
-                             : ParseCompletionRequest(request.body, &parsed)) {
-    Fail(connection, *error);
-    return;
-  }
-  ApiError error;
-  std::vector<std::vector<int32_t>> prompts;
-  const bool good =
-      CheckModel(parsed.model, &error) && CheckBiases(parsed.sampling, &error) &&
-      (!chat ||
-       Render(parsed.chat_json, &std::get<std::string>(parsed.prompts.emplace_back()), &error)) &&
-      Tokenize(parsed, &prompts, &error);
-  if (!good) {
-    Fail(connection, error);
-    return;
-  }
-  if (const std::string why = NotReady(); !why.empty()) {
-    Fail(connection, ApiErrorFrom(Unavailable(why)));
-    return;
-  }
-  Start(connection, parsed, prompts);
-}
-
-bool Api::CheckModel(const std::string& model, ApiError* error) const {
-  if (model.empty() || model == options_.model) return true;
-  *error = {.http_status = 404,
-            .message = fmt::format("model: this server has {}, not {}", options_.model, model),
-            .param = "model",
-            .code = "model_not_found"};
-  return false;
-}
-
-bool Api::CheckTokens(const char* param, const std::vector<int32_t>& ids, ApiError* error) const {
-  const auto outside = std::find_if(ids.begin(), ids.end(),
-                                    [this](int32_t id) { return id < 0 || id >= options_.vocab; });
-  if (outside == ids.end()) return true;
-  *error = BadParameter(param, fmt::format("{}: token id {} is outside the vocabulary of {}", param,
-                                           *outside, options_.vocab));
-  return false;
-}
-
-bool Api::CheckBiases(const SamplingParams& sampling, ApiError* error) const {
-  std::vector<int32_t> ids;
-  for (const LogitBias& bias : sampling.logit_bias) ids.push_back(bias.token);
-  return CheckTokens("logit_bias", ids, error);
-}
-
-bool Api::Render(const std::string& chat_json, std::string* prompt, ApiError* error) const {
-  if (!options_.chat_status.ok()) {
-    *error = BadParameter("messages", options_.chat_status.message());
-    return false;
-  }
-  Result<std::string> text = options_.chat.chat->Render(chat_json, SecondsSince1970());
-  if (!text.ok() || text->empty()) {
-    *error = BadParameter("messages", text.ok() ? "messages: the template makes no text of them"
-                                                : text.status().message());
-    return false;
-  }
-  *prompt = std::move(*text);
-  return true;
-}
-
-bool Api::Encode(const char* param, const std::string& text, bool add_special_tokens,
-                 std::vector<int32_t>* ids, ApiError* error) const {
-  Result<std::vector<int32_t>> encoded =
-      add_special_tokens ? tokenizer_.EncodePrompt(text) : tokenizer_.Encode(text);
-  if (!encoded.ok()) {
-    *error = BadParameter(param, fmt::format("{}: {}", param, encoded.status().message()));
-    return false;
-  }
-  *ids = std::move(*encoded);
-  return true;
-}
-
-bool Api::Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int32_t>>* prompts,
-                   ApiError* error) const {
-  const bool chat = !parsed.chat_json.empty();
-  const char* param = chat ? "messages" : "prompt";
-  for (const CompletionRequest::Prompt& prompt : parsed.prompts) {
-    std::vector<int32_t>& ids = prompts->emplace_back();
-    if (const auto* text = std::get_if<std::string>(&prompt)) {
-      // A chat's template writes the tokens around the text itself.
-      if (!Encode(param, *text, /*add_special_tokens=*/!chat, &ids, error)) return false;
-    } else {
-      ids = std::get<std::vector<int32_t>>(prompt);
-    }
-    if (!CheckTokens(param, ids, error)) return false;
-    const auto tokens = static_cast<int64_t>(ids.size());
-    const int64_t new_tokens = parsed.max_tokens.value_or(1);
-    // The last token is never fed back, so it needs no position.
-    if (tokens + new_tokens - 1 > options_.positions_max) {
-      *error = BadParameter(
-          tokens > options_.positions_max ? param : "max_tokens",
-          fmt::format("{} prompt tokens and {} new ones do not fit: a sequence has room for {}",
-                      tokens, new_tokens, options_.positions_max));
-      error->code = "context_length_exceeded";
-      return false;
-    }
-  }
-  return true;
-}
-
-std::string Api::EchoOf(const CompletionRequest::Prompt& prompt) const {
-  if (const auto* text = std::get_if<std::string>(&prompt)) return *text;
-  return tokenizer_.Decode(std::get<std::vector<int32_t>>(prompt), /*skip_special=*/false);
-}
-
-void Api::Start(HttpConnectionId connection, const CompletionRequest& parsed,
-                const std::vector<std::vector<int32_t>>& prompts) {
-  Generation& generation = generations_[connection];
-  generation.head = {
-      .chat = !parsed.chat_json.empty(),
-      .id = fmt::format("{}-{}{:08x}", parsed.chat_json.empty() ? "cmpl" : "chatcmpl", id_prefix_,
-                        last_request_ + 1),
-      .created = SecondsSince1970(),
-      .model = options_.model};
-  generation.stream = parsed.stream;
-  generation.include_usage = parsed.include_usage;
-  generation.choices_per_prompt = parsed.n;
-  generation.started_ns = now_ns_;
-  const uint64_t seed = parsed.has_seed ? parsed.sampling.seed : random_();
-  for (size_t p = 0; p < prompts.size(); ++p) {
-    const auto room =
-        static_cast<uint32_t>(options_.positions_max - static_cast<int64_t>(prompts[p].size()) + 1);
-    for (int32_t i = 0; i < parsed.n; ++i) {
-      SubmitRequest submit;
-      submit.request = ++last_request_;
-      submit.is_text = false;
-      submit.tokens = prompts[p];
-      submit.max_new_tokens = std::min(
-          parsed.max_tokens.value_or(generation.head.chat ? room : kCompletionTokens), room);
-      submit.sampling = parsed.sampling;
-      // The choices of one prompt differ.
-      submit.sampling.seed = seed + static_cast<uint64_t>(i);
-      submit.stop = parsed.stop;
-      submit.ignore_eos = parsed.ignore_eos;
-      requests_[submit.request] = {connection, generation.choices.size()};
-      Choice choice;
-      choice.request = submit.request;
-      if (parsed.echo) choice.answer.text = EchoOf(parsed.prompts[p]);
-      generation.choices.push_back(std::move(choice));
-      job_.ToJob(submit);
-    }
-  }
-  generation.open = generation.choices.size();
-}
-
-// --- answers -----------------------------------------------------------------------------------
-
-void Api::StartStream(HttpConnectionId connection, Generation* generation) {
-  if (generation->stream_started) return;
-  generation->stream_started = true;
-  generation->sent_ns = now_ns_;
-  replies_->StartStream(connection, "text/event-stream");
-  for (size_t i = 0; i < generation->choices.size(); ++i) {
-    const std::string echo = std::exchange(generation->choices[i].answer.text, "");
-    if (generation->head.chat || !echo.empty()) {
-      SendPiece(connection, generation, i, echo, FinishReason::kNone);
-    }
-  }
-}
-
-void Api::SendPiece(HttpConnectionId connection, Generation* generation, size_t index,
-                    std::string_view text, FinishReason finish) {
-  const bool first = !std::exchange(generation->choices[index].streamed, true);
-  replies_->Send(connection, ChunkEvent(generation->head, index, text, first, finish));
-  generation->sent_ns = now_ns_;
-}
-
-void Api::OnDelta(const TextDelta& delta) {
-  const auto place = requests_.find(delta.request);
-  if (place == requests_.end() || delta.text.empty()) return;
-  const HttpConnectionId connection = place->second.connection;
-  Generation& generation = generations_.at(connection);
-  if (!generation.stream) {
-    generation.choices[place->second.choice].answer.text += delta.text;
-    return;
-  }
-  StartStream(connection, &generation);
-  SendPiece(connection, &generation, place->second.choice, delta.text, FinishReason::kNone);
-}
-
-void Api::OnDone(const RequestDone& done) {
-  const auto found = requests_.find(done.request);
-  if (found == requests_.end()) return;
-  const Place place = found->second;
-  requests_.erase(found);
-  Generation& generation = generations_.at(place.connection);
-  Choice& choice = generation.choices[place.choice];
-  choice.done = true;
-  choice.answer.finish = done.finish;
-  --generation.open;
-  if (done.finish != FinishReason::kStop && done.finish != FinishReason::kLength) {
-    const auto code = done.code > 0 && done.code <= static_cast<uint8_t>(StatusCode::kInternal)
-                          ? static_cast<StatusCode>(done.code)
-                          : StatusCode::kInternal;
-    FailGeneration(place.connection, ApiErrorFrom(Status(code, done.message)));
-    return;
-  }
-  if (place.choice % static_cast<size_t>(generation.choices_per_prompt) == 0) {
-    generation.usage.prompt_tokens += done.prompt_tokens;
-  }
-  generation.usage.completion_tokens += done.generated_tokens;
-  if (generation.stream) {
-    StartStream(place.connection, &generation);
-    SendPiece(place.connection, &generation, place.choice, "", done.finish);
-  }
-  if (generation.open == 0) Finish(place.connection);
-}
-
-void Api::Finish(HttpConnectionId connection) {
-  // Out of the map first: the connection may start its next request.
-  const Generation generation = std::move(generations_.extract(connection).mapped());
-  if (generation.stream) {
-    if (generation.include_usage) {
-      replies_->Send(connection, UsageEvent(generation.head, generation.usage));
-    }
-    replies_->Send(connection, EventOf("[DONE]"));
-    replies_->EndStream(connection);
-    return;
-  }
-  std::vector<AnswerChoice> answers;
-  for (const Choice& choice : generation.choices) answers.push_back(choice.answer);
-  replies_->Respond(connection, {.body = AnswerJson(generation.head, answers, generation.usage)});
-}
-
-void Api::FailGeneration(HttpConnectionId connection, const ApiError& error) {
-  const bool streaming = generations_.at(connection).stream_started;
-  Drop(connection);
-  if (!streaming) {
-    Fail(connection, error);
-    return;
-  }
-  replies_->Send(connection, EventOf(ErrorJson(error)));
-  replies_->EndStream(connection);
-}
-
-void Api::Drop(HttpConnectionId connection) {
-  const auto found = generations_.find(connection);
-  if (found == generations_.end()) return;
-  for (const Choice& choice : found->second.choices) {
-    if (choice.done) continue;
-    requests_.erase(choice.request);
-    job_.ToJob(CancelRequest{choice.request});
-  }
-  generations_.erase(found);
-}
-
-void Api::OnGone(HttpConnectionId connection) {
-  Drop(connection);
-}
-
-void Api::FailAll(const Status& status) {
-  while (!generations_.empty()) {
-    FailGeneration(generations_.begin()->first, ApiErrorFrom(status));
-  }
 }
 
 }  // namespace expertflow

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 #include "serving/completion_text.h"
 #include "serving/http/http.h"
 #include "serving/model_template.h"
+#include "serving/token_logprobs.h"
 #include "transport/messages.h"
 
 namespace expertflow {
@@ -65,9 +67,12 @@ class Api final : public HttpHandler {
 
  private:
   struct Choice {
-    uint64_t request = 0;   // of the job
-    AnswerChoice answer;    // its text only when the answer is not a stream
-    bool streamed = false;  // a piece of it was sent
+    uint64_t request = 0;    // of the job
+    AnswerChoice answer;     // its text only when the answer is not a stream
+    int64_t text_bytes = 0;  // generated so far
+    uint32_t prompt_tokens = 0;
+    std::unique_ptr<TokenLogprobs> logprobs = {};  // null: not asked for
+    bool streamed = false;                         // a piece of it was sent
     bool done = false;
   };
   // A completion or chat in progress: one for each connection at most.
@@ -79,6 +84,7 @@ class Api final : public HttpHandler {
     AnswerUsage usage;
     bool stream = false;
     bool include_usage = false;
+    bool prompt_only = false;  // what is generated does not show
     bool stream_started = false;
     int64_t started_ns = 0;
     int64_t sent_ns = 0;
@@ -120,10 +126,11 @@ class Api final : public HttpHandler {
   std::string EchoOf(const CompletionRequest::Prompt& prompt) const;
 
   void OnDelta(const TextDelta& delta);
+  void OnCapture(const RequestCapture& capture);
   void OnDone(const RequestDone& done);
   void StartStream(HttpConnectionId connection, Generation* generation);
   void SendPiece(HttpConnectionId connection, Generation* generation, size_t index,
-                 std::string_view text, FinishReason finish);
+                 AnswerChoice piece);
   void Finish(HttpConnectionId connection);
   void FailGeneration(HttpConnectionId connection, const ApiError& error);
   // Forgets the generation; what still runs of it is cancelled.

@@ -20,6 +20,7 @@ constexpr int64_t kTokensMax = 1 << 30;
 constexpr size_t kStopStringsMax = 16;
 constexpr size_t kStopBytesMax = 4096;
 constexpr size_t kLogitBiasMax = 4096;
+constexpr int64_t kLogprobsMax = 20;
 
 // --- prompts -----------------------------------------------------------------------------------
 
@@ -155,13 +156,35 @@ std::optional<ApiError> ReadStop(const RequestFields& fields, CompletionRequest*
 
 std::optional<ApiError> ReadLengths(const RequestFields& fields, CompletionRequest* request) {
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-    int64_t tokens = 0;
-    if (auto error = fields.Integer(name, 1, kTokensMax, &tokens)) return error;
-    if (tokens > 0) request->max_tokens = static_cast<uint32_t>(tokens);
+    int64_t tokens = -1;
+    if (auto error = fields.Integer(name, request->echo ? 0 : 1, kTokensMax, &tokens)) {
+      return error;
+    }
+    if (tokens >= 0) request->max_tokens = static_cast<uint32_t>(tokens);
   }
   int64_t n = 1;
   if (auto error = fields.Integer("n", 1, CompletionRequest::kChoicesMax, &n)) return error;
   request->n = static_cast<int32_t>(n);
+  return std::nullopt;
+}
+
+// A completion asks for a number of tokens, a chat for a flag and a number.
+std::optional<ApiError> ReadLogprobs(const RequestFields& fields, bool chat, int32_t* logprobs) {
+  int64_t count = -1;
+  if (!chat) {
+    const Json* field = fields.Find("logprobs");
+    if (field != nullptr && *field == false) return std::nullopt;
+    if (auto error = fields.Integer("logprobs", 0, kLogprobsMax, &count)) return error;
+  } else {
+    bool wanted = false;
+    if (auto error = fields.Flag("logprobs", &wanted)) return error;
+    if (auto error = fields.Integer("top_logprobs", 0, kLogprobsMax, &count)) return error;
+    if (!wanted && count > 0) {
+      return BadParameter("top_logprobs", "top_logprobs: needs \"logprobs\": true");
+    }
+    count = wanted ? std::max<int64_t>(count, 0) : -1;
+  }
+  *logprobs = static_cast<int32_t>(count);
   return std::nullopt;
 }
 
@@ -178,9 +201,7 @@ std::optional<ApiError> ReadStreaming(const RequestFields& fields, CompletionReq
 
 // Known parameters that change the output, at values that would: the values here change nothing.
 std::optional<ApiError> RefuseUnsupported(const RequestFields& fields, int32_t n) {
-  static const std::array<std::pair<const char*, std::vector<Json>>, 13> kHarmless = {{
-      {"logprobs", {false}},
-      {"top_logprobs", {0}},
+  static const std::array<std::pair<const char*, std::vector<Json>>, 11> kHarmless = {{
       {"prompt_logprobs", {}},
       {"suffix", {""}},
       {"tools", {Json::array()}},
@@ -290,8 +311,10 @@ std::optional<ApiError> ParseCompletionRequest(std::string_view body, Completion
   Json json;
   if (auto error = ParseRequestBody(body, &json)) return error;
   if (auto error = ReadPrompts(json, request)) return error;
+  const RequestFields fields(json, "");
+  if (auto error = fields.Flag("echo", &request->echo)) return error;
+  if (auto error = ReadLogprobs(fields, /*chat=*/false, &request->logprobs)) return error;
   if (auto error = ReadCommon(json, request)) return error;
-  if (auto error = RequestFields(json, "").Flag("echo", &request->echo)) return error;
   if (static_cast<int64_t>(request->prompts.size()) * request->n > CompletionRequest::kChoicesMax) {
     return BadParameter(
         "n", fmt::format("n: {} prompts times {} are more than {} choices", request->prompts.size(),
@@ -306,6 +329,9 @@ std::optional<ApiError> ParseChatRequest(std::string_view body, std::string_view
   Json json;
   if (auto error = ParseRequestBody(body, &json)) return error;
   if (auto error = ReadMessages(json, variables_json, &request->chat_json)) return error;
+  if (auto error = ReadLogprobs(RequestFields(json, ""), /*chat=*/true, &request->logprobs)) {
+    return error;
+  }
   return ReadCommon(json, request);
 }
 

@@ -20,15 +20,16 @@ struct CompletionRequest {
 
   using Prompt = std::variant<std::string, std::vector<int32_t>>;
 
-  std::string model;            // empty: whatever is served
-  std::vector<Prompt> prompts;  // of a completion; not empty
-  std::string chat_json;        // of a chat: the variables of the template; else empty
-  std::optional<uint32_t> max_tokens;
+  std::string model;                   // empty: whatever is served
+  std::vector<Prompt> prompts;         // of a completion; not empty
+  std::string chat_json;               // of a chat: the variables of the template; else empty
+  std::optional<uint32_t> max_tokens;  // 0: of a completion with echo, which shows the prompt only
   SamplingParams sampling = {.temperature = 1};
   bool has_seed = false;
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool echo = false;
+  int32_t logprobs = -1;  // how many of the likeliest tokens, too; -1: no log probabilities
   int32_t n = 1;
   bool stream = false;
   bool include_usage = false;  // in a stream

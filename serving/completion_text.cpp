@@ -39,28 +39,29 @@ std::string AnswerJson(const AnswerHead& head, const std::vector<AnswerChoice>& 
   for (size_t i = 0; i < choices.size(); ++i) {
     const std::string text = JsonString(choices[i].text);
     json += fmt::format(
-        R"({}{{"index":{},{},"logprobs":null,"finish_reason":{}}})", i == 0 ? "" : ",", i,
+        R"({}{{"index":{},{},"logprobs":{},"finish_reason":{}}})", i == 0 ? "" : ",", i,
         head.chat ? R"("message":{"role":"assistant","content":)" + text + "}" : "\"text\":" + text,
-        FinishJson(choices[i].finish));
+        choices[i].logprobs_json, FinishJson(choices[i].finish));
   }
   return json + fmt::format("],\"usage\":{}}}", UsageJson(usage));
 }
 
-std::string ChunkEvent(const AnswerHead& head, size_t index, std::string_view text, bool first,
-                       FinishReason finish) {
+std::string ChunkEvent(const AnswerHead& head, size_t index, const AnswerChoice& piece,
+                       bool first) {
   std::string content;
   if (!head.chat) {
-    content = "\"text\":" + JsonString(text);
+    content = "\"text\":" + JsonString(piece.text);
   } else if (first) {
-    content = R"("delta":{"role":"assistant","content":)" + JsonString(text) + "}";
-  } else if (text.empty()) {
+    content = R"("delta":{"role":"assistant","content":)" + JsonString(piece.text) + "}";
+  } else if (piece.text.empty()) {
     content = "\"delta\":{}";
   } else {
-    content = "\"delta\":{\"content\":" + JsonString(text) + "}";
+    content = "\"delta\":{\"content\":" + JsonString(piece.text) + "}";
   }
   return EventOf(
-      fmt::format(R"({{{},"choices":[{{"index":{},{},"logprobs":null,"finish_reason":{}}}]}})",
-                  HeadJson(head, /*chunk=*/true), index, content, FinishJson(finish)));
+      fmt::format(R"({{{},"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}]}})",
+                  HeadJson(head, /*chunk=*/true), index, content, piece.logprobs_json,
+                  FinishJson(piece.finish)));
 }
 
 std::string UsageEvent(const AnswerHead& head, const AnswerUsage& usage) {

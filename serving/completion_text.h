@@ -21,6 +21,7 @@ struct AnswerHead {
 struct AnswerChoice {
   std::string text;
   FinishReason finish = FinishReason::kNone;
+  std::string logprobs_json = "null";
 };
 
 struct AnswerUsage {
@@ -33,8 +34,7 @@ std::string AnswerJson(const AnswerHead& head, const std::vector<AnswerChoice>& 
 
 // Events of a stream: "data: {...}\n\n".
 // `first`: of its choice; a chat's role comes with it.
-std::string ChunkEvent(const AnswerHead& head, size_t index, std::string_view text, bool first,
-                       FinishReason finish);
+std::string ChunkEvent(const AnswerHead& head, size_t index, const AnswerChoice& piece, bool first);
 std::string UsageEvent(const AnswerHead& head, const AnswerUsage& usage);
 std::string EventOf(std::string_view json);
 

@@ -65,7 +65,8 @@ auto Fields(T& m) {
 template <wire::Is<StartSequence> T>
 auto Fields(T& m) {
   return std::tie(m.sequence, m.tokens, m.prompt_tokens, m.max_new_tokens, m.sampling,
-                  m.stop_tokens, m.capture_logits, m.capture_routes);
+                  m.stop_tokens, m.capture_logits, m.capture_routes, m.capture_logprobs,
+                  m.capture_from);
 }
 template <wire::Is<CancelSequence> T>
 auto Fields(T& m) {
@@ -88,9 +89,13 @@ template <wire::Is<StepReport> T>
 auto Fields(T& m) {
   return std::tie(m.step, m.tokens);
 }
+template <wire::Is<TokenLogprob> T>
+auto Fields(T& m) {
+  return std::tie(m.token, m.logprob);
+}
 template <wire::Is<CapturedPosition> T>
 auto Fields(T& m) {
-  return std::tie(m.sequence, m.position, m.logits, m.router_ids, m.router_weights);
+  return std::tie(m.sequence, m.position, m.logits, m.router_ids, m.router_weights, m.logprobs);
 }
 template <wire::Is<SequenceFailed> T>
 auto Fields(T& m) {
@@ -118,7 +123,7 @@ auto Fields(T& m) {
 template <wire::Is<SubmitRequest> T>
 auto Fields(T& m) {
   return std::tie(m.request, m.is_text, m.text, m.tokens, m.max_new_tokens, m.sampling, m.stop,
-                  m.ignore_eos, m.capture_logits, m.capture_routes);
+                  m.ignore_eos, m.capture_logits, m.capture_routes, m.logprobs, m.prompt_logprobs);
 }
 template <wire::Is<CancelRequest> T>
 auto Fields(T& m) {

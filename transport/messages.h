@@ -80,8 +80,12 @@ struct StartSequence {
   uint32_t max_new_tokens = 0;  // counted from the prompt's end
   SamplingParams sampling;
   std::vector<int32_t> stop_tokens;  // generation ends with one of these; it is reported
-  bool capture_logits = false;       // send CapturedPosition for every position
+  // A CapturedPosition is sent for each position from capture_from on, when any of these is set.
+  bool capture_logits = false;
   bool capture_routes = false;
+  int32_t capture_logprobs =
+      -1;  // how many of the likeliest tokens; -1: none, not the token itself
+  uint32_t capture_from = 0;
 };
 
 struct CancelSequence {
@@ -120,13 +124,20 @@ struct StepReport {
   std::vector<TokenEvent> tokens;
 };
 
-// Logits after, and routes at, one position; either list may be empty.
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+};
+
+// Logits after, and routes at, one position; any list may be empty.
 struct CapturedPosition {
   SequenceId sequence;
   uint32_t position = 0;
   std::vector<float> logits;          // [vocab]
   std::vector<int32_t> router_ids;    // [moe_layers * top_k], by descending weight
   std::vector<float> router_weights;  // same shape, as applied
+  // Of the token at the next position, then of the likeliest ones there.
+  std::vector<TokenLogprob> logprobs;
 };
 
 struct SequenceFailed {
@@ -187,6 +198,8 @@ struct SubmitRequest {
   bool ignore_eos = false;
   bool capture_logits = false;
   bool capture_routes = false;
+  int32_t logprobs = -1;         // of each generated token; as StartSequence::capture_logprobs
+  bool prompt_logprobs = false;  // of the prompt's, too
 };
 
 struct CancelRequest {

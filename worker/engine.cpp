@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
 #include "common/check.h"
 #include "device/arena.h"
 #include "worker/cached_executor.h"
+#include "worker/logprobs.h"
 
 namespace expertflow {
 namespace {
@@ -71,54 +73,44 @@ struct Engine::Sequence {
   std::vector<int32_t> tokens;
   int32_t computed = 0;  // tokens whose keys and values are in the KV cache
   std::vector<int32_t> blocks;
-  bool capture = false;
 
+  bool Captures(int32_t position) const {
+    const bool wanted = start.capture_logits || start.capture_routes || start.capture_logprobs >= 0;
+    return wanted && static_cast<uint32_t>(position) >= start.capture_from;
+  }
   int32_t pending() const { return static_cast<int32_t>(tokens.size()) - computed; }
   int64_t tokens_max() const { return int64_t{start.prompt_tokens} + start.max_new_tokens; }
 };
 
-// Collects a step's logits and routes.
+// Draws a step's tokens, and collects its logits and routes.
 class Engine::Sink final : public ForwardSink {
  public:
   Sink(Engine& engine, StepOutput* output) : engine_(engine), output_(output) {
     for (const BatchEntry& entry : engine.batch_) {
-      if (!entry.sequence->capture) continue;
       for (int32_t i = 0; i < entry.rows; ++i) {
+        const int32_t position = entry.sequence->computed + i;
+        if (!entry.sequence->Captures(position)) continue;
         CapturedPosition captured;
         captured.sequence = entry.sequence->start.sequence;
-        captured.position = static_cast<uint32_t>(entry.sequence->computed + i);
-        captured_row_.push_back(entry.first_row + i);
-        captured_logits_.push_back(entry.sequence->start.capture_logits);
-        captured_routes_.push_back(entry.sequence->start.capture_routes);
+        captured.position = static_cast<uint32_t>(position);
+        captured_.push_back({entry.first_row + i, &entry.sequence->start});
         output->captured.push_back(std::move(captured));
       }
     }
   }
 
   Status OnLogits(int32_t row, std::span<const float> logits) override {
-    const auto captured = std::lower_bound(captured_row_.begin(), captured_row_.end(), row);
-    if (captured != captured_row_.end() && *captured == row) {
-      const auto index = static_cast<size_t>(captured - captured_row_.begin());
-      if (captured_logits_[index]) {
-        output_->captured[index].logits.assign(logits.begin(), logits.end());
-      }
-    }
     for (const BatchEntry& entry : engine_.batch_) {
-      Sequence& sequence = *entry.sequence;
-      if (row != entry.first_row + entry.rows - 1) continue;
-      if (sequence.computed + entry.rows != static_cast<int32_t>(sequence.tokens.size())) continue;
-      const auto position = static_cast<uint32_t>(sequence.tokens.size());
-      const SamplingParams& sampling = sequence.start.sampling;
-      const std::span<const float> adjusted =
-          engine_.sampler_.Adjust(logits, sampling, sequence.tokens, sequence.start.prompt_tokens);
-      auto token = engine_.sampler_.Sample(adjusted, sampling, position);
-      if (!token.ok()) {
-        output_->failed.push_back({sequence.start.sequence,
-                                   static_cast<uint8_t>(token.status().code()),
-                                   token.status().message()});
-        continue;
+      if (row < entry.first_row || row >= entry.first_row + entry.rows) continue;
+      const Sequence& sequence = *entry.sequence;
+      const auto next = static_cast<size_t>(sequence.computed + row - entry.first_row) + 1;
+      std::optional<int32_t> token;
+      if (next < sequence.tokens.size()) {
+        token = sequence.tokens[next];
+      } else {
+        token = Draw(sequence, logits);
       }
-      output_->tokens.push_back({sequence.start.sequence, position, *token, FinishReason::kNone});
+      Capture(row, logits, token);
     }
     return OkStatus();
   }
@@ -136,9 +128,9 @@ class Engine::Sink final : public ForwardSink {
   void OnRoutes(LayerId layer, const int32_t* ids, const float* weights) override {
     if (engine_.recorder_ != nullptr) engine_.recorder_->OnRoutes(layer, ids, weights);
     const auto k = static_cast<size_t>(engine_.architecture_.shape().top_k);
-    for (size_t i = 0; i < captured_row_.size(); ++i) {
-      if (!captured_routes_[i]) continue;
-      const size_t begin = static_cast<size_t>(captured_row_[i]) * k;
+    for (size_t i = 0; i < captured_.size(); ++i) {
+      if (!captured_[i].start->capture_routes) continue;
+      const size_t begin = static_cast<size_t>(captured_[i].row) * k;
       auto& captured = output_->captured[i];
       captured.router_ids.insert(captured.router_ids.end(), ids + begin, ids + begin + k);
       captured.router_weights.insert(captured.router_weights.end(), weights + begin,
@@ -147,11 +139,44 @@ class Engine::Sink final : public ForwardSink {
   }
 
  private:
+  struct CapturedRow {
+    int32_t row = 0;
+    const StartSequence* start = nullptr;
+  };
+
+  // Nothing when that is not possible; the sequence has then failed.
+  std::optional<int32_t> Draw(const Sequence& sequence, std::span<const float> logits) {
+    const StartSequence& start = sequence.start;
+    const auto position = static_cast<uint32_t>(sequence.tokens.size());
+    const std::span<const float> adjusted =
+        engine_.sampler_.Adjust(logits, start.sampling, sequence.tokens, start.prompt_tokens);
+    const auto token = engine_.sampler_.Sample(adjusted, start.sampling, position);
+    if (!token.ok()) {
+      output_->failed.push_back(
+          {start.sequence, static_cast<uint8_t>(token.status().code()), token.status().message()});
+      return std::nullopt;
+    }
+    output_->tokens.push_back({start.sequence, position, *token, FinishReason::kNone});
+    return *token;
+  }
+
+  // `next`: the token at the position after this one.
+  void Capture(int32_t row, std::span<const float> logits, std::optional<int32_t> next) {
+    const auto found = std::lower_bound(
+        captured_.begin(), captured_.end(), row,
+        [](const CapturedRow& captured, int32_t wanted) { return captured.row < wanted; });
+    if (found == captured_.end() || found->row != row) return;
+    CapturedPosition& captured = output_->captured[static_cast<size_t>(found - captured_.begin())];
+    const StartSequence& start = *found->start;
+    if (start.capture_logits) captured.logits.assign(logits.begin(), logits.end());
+    if (start.capture_logprobs >= 0 && next) {
+      captured.logprobs = LogprobsOf(logits, *next, start.capture_logprobs);
+    }
+  }
+
   Engine& engine_;
   StepOutput* output_;
-  std::vector<int32_t> captured_row_;  // ascending; entry i fills output_->captured[i]
-  std::vector<bool> captured_logits_;
-  std::vector<bool> captured_routes_;
+  std::vector<CapturedRow> captured_;  // by row; entry i fills output_->captured[i]
 };
 
 Engine::Engine(const EngineOptions& options, Device& device, const Architecture& architecture)
@@ -220,7 +245,6 @@ Status Engine::Start(StartSequence start) {
   }
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = start.tokens;
-  sequence->capture = start.capture_logits || start.capture_routes;
   sequence->start = std::move(start);
   // The last token is never fed back, so it needs no place.
   const int64_t needed = sequence->tokens_max() - 1;
@@ -290,7 +314,9 @@ int32_t Engine::AddRows(Sequence* sequence, int32_t budget) {
     prefill_.push_back(decodes ? 0 : 1);
     sequences_.push_back(sequence->start.sequence);
     const bool last = position + 1 == static_cast<int32_t>(sequence->tokens.size());
-    if (last || sequence->start.capture_logits) logit_rows_.push_back(first + i);
+    const bool captured = sequence->Captures(position) &&
+                          (sequence->start.capture_logits || sequence->start.capture_logprobs >= 0);
+    if (last || captured) logit_rows_.push_back(first + i);
   }
   return count;
 }

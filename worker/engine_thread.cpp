@@ -10,7 +10,8 @@ namespace {
 size_t CapturedBytes(const StepOutput& output) {
   size_t bytes = 0;
   for (const CapturedPosition& captured : output.captured) {
-    bytes += captured.logits.size() * sizeof(float) + captured.router_ids.size() * 8;
+    bytes += captured.logits.size() * sizeof(float) + captured.router_ids.size() * 8 +
+             captured.logprobs.size() * sizeof(TokenLogprob);
   }
   return bytes;
 }

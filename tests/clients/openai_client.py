@@ -7,10 +7,13 @@ Installs the package from PyPI into VENV at the first run. Exit code 77 when tha
 (no python3-venv, no network): the test is shown as skipped.
 """
 
+import array
 import asyncio
 import json
+import math
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -108,6 +111,56 @@ def check_sampling(client, model, address):
     check(post(address, "/detokenize", {"tokens": [token]}) == {"prompt": " sea"}, "detokenize")
 
 
+def reference_logits(folder):
+    """What transformers computed for the bundled model: (prompt, rows of logits)."""
+    with open(os.path.join(folder, "reference.json"), encoding="utf-8") as file:
+        prompts = json.load(file)["prompts"]
+    with open(os.path.join(folder, "reference.safetensors"), "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    for i, prompt in enumerate(prompts):
+        tensor = header.get(f"p{i}.logits")
+        if tensor is None:
+            continue  # a long prompt
+        begin, end = tensor["data_offsets"]
+        values = array.array("f", data[begin:end])
+        vocab = tensor["shape"][1]
+        yield prompt["text"], [values[at:at + vocab] for at in range(0, len(values), vocab)]
+
+
+def check_logprobs(client, model, address, folder):
+    worst = 0
+    for prompt, logits in reference_logits(folder):
+        ids = post(address, "/tokenize", {"prompt": prompt})["tokens"]
+        answer = client.completions.create(model=model, prompt=prompt, echo=True, max_tokens=1,
+                                           logprobs=1, temperature=0)
+        found = answer.choices[0].logprobs
+        check(len(found.tokens) == len(ids) + 1 and found.token_logprobs[0] is None,
+              "a log probability for each token of prompt and text but the first")
+        check("".join(found.tokens[:-1]) == prompt and found.text_offset[-1] == len(prompt),
+              "tokens and offsets are those of the prompt")
+        for row, (token, logprob, likeliest) in zip(logits, zip(
+                ids[1:] + [None], found.token_logprobs[1:], found.top_logprobs[1:])):
+            log_sum = max(row) + math.log(sum(math.exp(x - max(row)) for x in row))
+            expected = (max(row) if token is None else row[token]) - log_sum
+            worst = max(worst, abs(logprob - expected), abs(max(likeliest.values()) -
+                                                            max(row) + log_sum))
+        only = client.completions.create(model=model, prompt=ids, echo=True, max_tokens=0,
+                                         logprobs=1)
+        check(only.choices[0].logprobs.token_logprobs == found.token_logprobs[:-1] and
+              only.choices[0].text == prompt and only.usage.completion_tokens == 0,
+              "the prompt alone, as token ids, the same")
+    check(worst < 1e-3, f"log probabilities are those of transformers (worst {worst:.1e})")
+    chat = client.chat.completions.create(model=model, messages=QUESTION, max_tokens=5,
+                                          temperature=0, logprobs=True, top_logprobs=3)
+    content = chat.choices[0].logprobs.content
+    check(len(content) == 5 and all(len(token.top_logprobs) == 3 and
+                                    token.top_logprobs[0].token == token.token
+                                    for token in content), "logprobs of a chat")
+    check(bytes(sum((token.bytes for token in content), [])).decode() ==
+          chat.choices[0].message.content, "their bytes are the text")
+
+
 def check_errors(openai, client, model):
     try:
         client.chat.completions.create(model=model, messages=QUESTION, temperature=9)
@@ -131,13 +184,14 @@ async def check_async(openai, address, model):
     check(len({answer.choices[0].text for answer in answers}) == 1, "20 at once, the same text")
 
 
-def run_checks(address):
+def run_checks(address, folder):
     import openai
     with openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0) as client:
         model = client.models.list().data[0].id
         check_completions(client, model)
         check_chats(client, model)
         check_sampling(client, model, address)
+        check_logprobs(client, model, address, folder)
         check_errors(openai, client, model)
         asyncio.run(check_async(openai, address, model))
     print("openai", openai.__version__)
@@ -145,13 +199,14 @@ def run_checks(address):
 
 def main():
     if sys.argv[1] == "--checks":
-        run_checks(sys.argv[2])
+        run_checks(sys.argv[2], sys.argv[3])
         return
     program, model, venv = sys.argv[1:]
     python = install(venv)
     server, address, folder = start(program, model)
     try:
-        checks = subprocess.run([python, os.path.abspath(__file__), "--checks", address],
+        checks = subprocess.run([python, os.path.abspath(__file__), "--checks", address,
+                                 model],
                                 check=False, timeout=120)
         server.send_signal(signal.SIGTERM)
         ended = server.wait(timeout=30)

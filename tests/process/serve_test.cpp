@@ -161,21 +161,37 @@ TEST(ServeTest, AWorkerKilledWhileStreamingLeavesNoGapAndNoRepetition) {
   server.ExpectEnds();
 }
 
-// What a penalty counts moves with the sequence.
+// The numbers of every "token_logprobs":[...], joined.
+std::string JoinedLogprobs(const std::string& text) {
+  const std::string key = "\"token_logprobs\":[";
+  std::string joined;
+  for (size_t at = text.find(key); at != std::string::npos; at = text.find(key, at)) {
+    at += key.size();
+    joined += text.substr(at, text.find(']', at) - at) + ",";
+  }
+  return joined;
+}
+
+// What a penalty counts moves with the sequence, and so do log probabilities.
 TEST(ServeTest, AWorkerKilledUnderASampledAndPenalisedText) {
   const std::string expected = TextOfRun(
       120, {"--temperature", "0.8", "--seed", "7", "--min-p", "0.02", "--repetition-penalty", "1.2",
             "--frequency-penalty", "0.5", "--presence-penalty", "0.25"});
   EXPECT_NE(expected, TextOfRun(120, {"--temperature", "0.8", "--seed", "7"}));
   Server server(Slow({"--workers", "2"}));
+  const std::string body =
+      R"({"prompt":"The lighthouse keeper","ignore_eos":true,"max_tokens":120,"temperature":0.8,)"
+      R"("seed":7,"min_p":0.02,"repetition_penalty":1.2,"frequency_penalty":0.5,)"
+      R"("presence_penalty":0.25,"logprobs":2,"stream":)";
+  const std::string logprobs = JoinedLogprobs(server.Post("/v1/completions", body + "false}"));
+  EXPECT_EQ(std::count(logprobs.begin(), logprobs.end(), ','), 120);
   HttpClient client(server.port());
-  client.Post("/v1/completions",
-              R"({"prompt":"The lighthouse keeper","ignore_eos":true,"max_tokens":120,)"
-              R"("temperature":0.8,"seed":7,"min_p":0.02,"repetition_penalty":1.2,)"
-              R"("frequency_penalty":0.5,"presence_penalty":0.25,"stream":true})");
+  client.Post("/v1/completions", body + "true}");
   client.ReadUntil("\"text\"");
   server.program().Kill("expertflow worker");
-  EXPECT_EQ(JoinedStrings(Unchunked(client.ReadAll()), "text"), expected);
+  const std::string stream = Unchunked(client.ReadAll());
+  EXPECT_EQ(JoinedStrings(stream, "text"), expected);
+  EXPECT_EQ(JoinedLogprobs(stream), logprobs);
   EXPECT_TRUE(server.Shows("expertflow_workers_lost_total 1"));
   server.ExpectEnds();
 }

@@ -315,12 +315,12 @@ TEST_F(CoordinatorTest, CapturesAreForwarded) {
   job_.Start();
   job_.Submit(8, "xy", 2);
   const SequenceId sequence = job_.SentTo<StartSequence>(2)[0].sequence;
-  job_.Say(2, CapturedPosition{sequence, 0, {1.5F}, {3}, {1.0F}});
-  job_.Say(2, CapturedPosition{sequence, 1, {2.5F}, {4}, {1.0F}});
+  job_.Say(2, CapturedPosition{sequence, 1, {1.5F}, {3}, {1.0F}});
+  job_.Say(2, CapturedPosition{sequence, 2, {2.5F}, {4}, {1.0F}});
   const auto captures = job_.Got<RequestCapture>();
   ASSERT_THAT(captures, SizeIs(2));
   EXPECT_EQ(captures[1].request, 8U);
-  EXPECT_EQ(captures[1].captured.position, 1U);
+  EXPECT_EQ(captures[1].captured.position, 2U);
   EXPECT_EQ(captures[1].captured.logits, std::vector<float>{2.5F});
 }
 

@@ -163,13 +163,28 @@ TEST_F(SessionTest, TheEndOfAnUnfinishedCharacterIsShownAtTheEnd) {
 }
 
 TEST_F(SessionTest, CapturesAreDeliveredOnceAndInOrder) {
-  auto session = Create(TextRequest("ab"));
+  SubmitRequest request = TextRequest("ab");
+  request.capture_logits = true;
+  auto session = Create(request);
   ASSERT_TRUE(session.ok());
+  EXPECT_EQ(session->Start().capture_from, 0U);
   EXPECT_TRUE(*session->OnCaptured(0));
   EXPECT_TRUE(*session->OnCaptured(1));
   EXPECT_FALSE(*session->OnCaptured(0));
   EXPECT_FALSE(session->OnCaptured(3).ok());
   EXPECT_TRUE(*session->OnCaptured(2));
+  EXPECT_EQ(session->Start().capture_from, 3U);  // elsewhere only what is new
+}
+
+TEST_F(SessionTest, LogprobsBeginWithTheFirstGeneratedTokenOrThePrompt) {
+  SubmitRequest request = TextRequest("abc");
+  request.logprobs = 2;
+  const auto session = Create(request);
+  ASSERT_TRUE(session.ok());
+  EXPECT_EQ(session->Start().capture_logprobs, 2);
+  EXPECT_EQ(session->Start().capture_from, 2U);  // the logits behind the last prompt token
+  request.prompt_logprobs = true;
+  EXPECT_EQ(Create(request)->Start().capture_from, 0U);
 }
 
 TEST_F(SessionTest, TimesAreFromSubmission) {

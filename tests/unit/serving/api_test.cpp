@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <memory>
 
@@ -67,6 +68,10 @@ class ApiTest : public ::testing::Test {
   }
   void Say(uint64_t request, const std::string& text) {
     api_->OnJobMessage(TextDelta{.request = request, .text = text});
+  }
+  void Capture(uint64_t request, uint32_t position, std::vector<TokenLogprob> logprobs) {
+    api_->OnJobMessage(RequestCapture{
+        .request = request, .captured = {.position = position, .logprobs = std::move(logprobs)}});
   }
   void End(uint64_t request, FinishReason finish = FinishReason::kStop,
            StatusCode code = StatusCode::kOk) {
@@ -191,6 +196,82 @@ TEST_F(ApiTest, EchoPutsThePromptFirst) {
   Say(1, "there");
   End(1);
   EXPECT_THAT(Response(1).body, HasSubstr(R"("text":"Hi there")"));
+}
+
+TEST_F(ApiTest, LogprobsComeWithTheTextInTheShapeOfTheRequest) {
+  const int32_t a = *tokenizer_->TokenToId("a");
+  const int32_t b = *tokenizer_->TokenToId("b");
+  Post(1, "{\"prompt\":[" + std::to_string(a) + "," + std::to_string(b) +
+              R"(],"echo":true,"logprobs":1})");
+  const SubmitRequest submitted = ToJob<SubmitRequest>().at(0);
+  EXPECT_EQ(submitted.logprobs, 1);
+  EXPECT_TRUE(submitted.prompt_logprobs);
+  Capture(1, 0, {{b, -0.5F}, {a, -0.25F}});
+  Capture(1, 1, {{a, -1}, {a, -1}});
+  Say(1, "a");
+  Capture(1, 2, {{4093, -std::numeric_limits<float>::infinity()}, {b, 0}});  // the end
+  End(1);
+  EXPECT_THAT(
+      Response(1).body,
+      HasSubstr(
+          R"("text":"aba","logprobs":{"tokens":["a","b","a","<|endoftext|>"],"token_logprobs":[null,-0.5,-1,-9999],"top_logprobs":[null,{"a":-0.25,"b":-0.5},{"a":-1},{"b":0,"<|endoftext|>":-9999}],"text_offset":[0,1,2,3]},"finish_reason")"));
+
+  // The prompt alone: what is generated, as something has to be, does not show.
+  Post(2, "{\"prompt\":[" + std::to_string(a) + "," + std::to_string(b) +
+              R"(],"echo":true,"logprobs":0,"max_tokens":0})");
+  EXPECT_EQ(ToJob<SubmitRequest>().at(1).max_new_tokens, 1U);
+  Capture(2, 0, {{b, -0.5F}});
+  Capture(2, 1, {{a, -1}});
+  Say(2, "a");
+  End(2, FinishReason::kStop);
+  EXPECT_THAT(
+      Response(2).body,
+      HasSubstr(R"("text":"ab","logprobs":{"tokens":["a","b"],"token_logprobs":[null,-0.5],)"
+                R"("top_logprobs":[null,{"b":-0.5}],"text_offset":[0,1]},"finish_reason":)"
+                R"("length"}],"usage":{"prompt_tokens":3,"completion_tokens":0)"));
+}
+
+TEST_F(ApiTest, LogprobsOfAStopStringShowNowhere) {
+  const int32_t a = *tokenizer_->TokenToId("a");
+  const int32_t b = *tokenizer_->TokenToId("b");
+  for (const uint64_t id : {1, 2}) {
+    Post(id, std::string(R"({"prompt":"x","logprobs":0,"stop":"bb","stream":)") +
+                 (id == 1 ? "true}" : "false}"));
+    EXPECT_FALSE(ToJob<SubmitRequest>().back().prompt_logprobs);
+    Capture(id, 0, {{a, -1}});
+    Say(id, "a");
+    Capture(id, 1, {{b, -2}});  // held back: it may begin the stop string
+    Capture(id, 2, {{a, -3}});
+    Say(id, "ba");
+    Capture(id, 3, {{b, -4}});
+    Capture(id, 4, {{b, -5}});
+    End(id, FinishReason::kStop);
+  }
+  const std::string& stream = recorder_.streams[1];
+  EXPECT_THAT(stream, HasSubstr(R"("text":"a","logprobs":{"tokens":["a"],"token_logprobs":[-1])"));
+  EXPECT_THAT(stream, HasSubstr(R"("token_logprobs":[-2,-3])"));
+  EXPECT_THAT(stream, HasSubstr(R"("text":"","logprobs":null,"finish_reason":"stop")"));
+  EXPECT_THAT(Response(2).body, HasSubstr(R"("token_logprobs":[-1,-2,-3],)"));
+}
+
+TEST_F(ApiTest, LogprobsOfAChatHaveBytes) {
+  auto chat = LoadModelTemplate(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe", "");
+  ASSERT_TRUE(chat.ok()) << chat.status().message();
+  Make({.model = "tiny", .vocab = 4096, .positions_max = 100, .chat = *chat});
+  api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
+  Post(
+      1,
+      R"({"messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":1,"max_tokens":1})",
+      "application/json", "/v1/chat/completions");
+  const uint32_t prompt = static_cast<uint32_t>(ToJob<SubmitRequest>().at(0).tokens.size());
+  // Half a character has no text of its own.
+  const int32_t half = *tokenizer_->TokenToId("\u00c3");  // how the file spells the byte C3
+  Capture(1, prompt - 1, {{half, -1.5F}, {*tokenizer_->TokenToId("a"), -0.5F}});
+  End(1, FinishReason::kLength);
+  EXPECT_THAT(
+      Response(1).body,
+      HasSubstr(
+          R"("logprobs":{"content":[{"token":"bytes:\\xc3","logprob":-1.5,"bytes":[195],"top_logprobs":[{"token":"a","logprob":-0.5,"bytes":[97]}]}],"refusal":null})"));
 }
 
 TEST_F(ApiTest, AGoneClientsChoicesAreCancelled) {

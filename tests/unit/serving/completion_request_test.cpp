@@ -43,6 +43,27 @@ TEST(CompletionRequestTest, ReadsSamplingOptions) {
   EXPECT_FLOAT_EQ(request.sampling.logit_bias[1].bias, 1.5F);
 }
 
+TEST(CompletionRequestTest, LogprobsAreANumberOrAFlagAndANumber) {
+  CompletionRequest request;
+  const auto completion = [&](const char* body) {
+    EXPECT_FALSE(ParseCompletionRequest(body, &request)) << body;
+    return request.logprobs;
+  };
+  EXPECT_EQ(completion(R"({"prompt":"a"})"), -1);
+  EXPECT_EQ(completion(R"({"prompt":"a","logprobs":0})"), 0);
+  EXPECT_EQ(completion(R"({"prompt":"a","logprobs":5,"echo":true,"max_tokens":0})"), 5);
+  EXPECT_EQ(request.max_tokens, 0U);
+  const auto chat = [&](const std::string& more) {
+    const std::string body = R"({"messages":[{"role":"user","content":"a"}])" + more + "}";
+    EXPECT_FALSE(ParseChatRequest(body, "{}", &request)) << body;
+    return request.logprobs;
+  };
+  EXPECT_EQ(chat(""), -1);
+  EXPECT_EQ(chat(R"(,"logprobs":false,"top_logprobs":0)"), -1);
+  EXPECT_EQ(chat(R"(,"logprobs":true)"), 0);
+  EXPECT_EQ(chat(R"(,"logprobs":true,"top_logprobs":3)"), 3);
+}
+
 TEST(CompletionRequestTest, DefaultsAreOpenAis) {
   CompletionRequest request;
   ASSERT_FALSE(ParseCompletionRequest(R"({"prompt":"Hi","max_tokens":null})", &request));
@@ -110,7 +131,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{R"({"prompt":"a","stream_options":{}})", "stream_options"},
         BadCase{R"({"prompt":"a","stream":true,"stream_options":{"include_usage":1}})",
                 "stream_options.include_usage"},
-        BadCase{R"({"prompt":"a","logprobs":5})", "logprobs"},
+        BadCase{R"({"prompt":"a","logprobs":21})", "logprobs"},
+        BadCase{R"({"prompt":"a","logprobs":-1})", "logprobs"},
+        BadCase{R"({"prompt":"a","logprobs":true})", "logprobs"},
+        BadCase{R"({"prompt":"a","echo":true,"max_tokens":-1})", "max_tokens"},
+        BadCase{R"({"prompt":"a","prompt_logprobs":1})", "prompt_logprobs"},
         BadCase{R"({"prompt":"a","presence_penalty":2.5})", "presence_penalty"},
         BadCase{R"({"prompt":"a","frequency_penalty":-2.1})", "frequency_penalty"},
         BadCase{R"({"prompt":"a","repetition_penalty":0})", "repetition_penalty"},
@@ -165,7 +190,10 @@ TEST(CompletionRequestTest, BadMessagesAreNamed) {
       {R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})", "messages[0].content"},
       {R"({"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[]})",
        "chat_template_kwargs"},
-      {R"({"messages":[{"role":"user","content":"a"}],"logprobs":true})", "logprobs"},
+      {R"({"messages":[{"role":"user","content":"a"}],"logprobs":5})", "logprobs"},
+      {R"({"messages":[{"role":"user","content":"a"}],"top_logprobs":2})", "top_logprobs"},
+      {R"({"messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":21})",
+       "top_logprobs"},
       {R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})", "tools"}};
   for (const auto& [body, param] : cases) {
     CompletionRequest request;

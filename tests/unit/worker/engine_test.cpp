@@ -281,6 +281,50 @@ TEST_F(EngineTest, CountsPromptAndGeneratedTokens) {
   }
 }
 
+TEST_F(EngineTest, LogprobsOfEachTokenWhereverItsSequenceGoesOn) {
+  StartSequence start = Request(1, {1, 2, 3, 4, 5, 6}, 8);
+  start.capture_logprobs = 3;
+  std::map<uint32_t, CapturedPosition> captured;
+  const auto run = [&](const StartSequence& sequence, const SmallEngineOptions& options) {
+    captured.clear();
+    tokens_.clear();
+    Make(options);
+    MustStart(sequence);
+    while (!engine_->idle()) {
+      for (CapturedPosition& one : Step().captured) {
+        EXPECT_THAT(one.logits, IsEmpty());
+        captured.emplace(one.position, std::move(one));
+      }
+    }
+  };
+  run(start, {.prefill_tokens = 4});
+  const auto whole = captured;
+  const std::vector<int32_t> generated = tokens_[1];
+  std::vector<int32_t> tokens = start.tokens;
+  tokens.insert(tokens.end(), generated.begin(), generated.end());
+  ASSERT_THAT(whole, SizeIs(13));  // the last token has nothing behind it
+  for (const auto& [position, one] : whole) {
+    ASSERT_THAT(one.logprobs, SizeIs(4)) << position;
+    EXPECT_EQ(one.logprobs[0].token, tokens[position + 1]) << position;
+    EXPECT_LE(one.logprobs[0].logprob, one.logprobs[1].logprob);
+    // Greedy: the likeliest is what was generated.
+    if (position >= 5) {
+      EXPECT_EQ(one.logprobs[1].token, tokens[position + 1]);
+    }
+  }
+  // After a worker's death: from where the captures had come to.
+  start.tokens.assign(tokens.begin(), tokens.begin() + 9);
+  start.capture_from = 7;
+  run(start, {.prefill_tokens = 2});
+  ASSERT_THAT(captured, SizeIs(6));
+  for (const auto& [position, one] : captured) {
+    for (size_t i = 0; i < one.logprobs.size(); ++i) {
+      EXPECT_EQ(one.logprobs[i].token, whole.at(position).logprobs[i].token);
+      EXPECT_EQ(one.logprobs[i].logprob, whole.at(position).logprobs[i].logprob);
+    }
+  }
+}
+
 TEST_F(EngineTest, CapturesEveryPosition) {
   Make({.prefill_tokens = 4});
   StartSequence start = Request(1, {1, 2, 3, 4, 5, 6}, 3);

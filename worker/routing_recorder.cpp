@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/half.h"
 #include "common/log.h"
 
 namespace expertflow {

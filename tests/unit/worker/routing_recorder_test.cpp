@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "common/half.h"
 #include "tests/unit/worker/small_engine.h"
 
 namespace expertflow {

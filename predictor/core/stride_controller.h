@@ -8,11 +8,13 @@ namespace expertflow {
 
 // What a controller hears once per (step, layer) of a step that only decodes.
 struct StrideMeasurement {
-  int32_t distinct_experts = 0;  // demanded
-  int32_t cached_experts = 0;    // of those, ready without a prefetch
-  int32_t expected_experts = 0;  // that predictions for the next layer call likely; 0: not known
-  uint64_t bytes_copied = 0;     // over the link since the last measurement
-  uint64_t bytes_wasted = 0;     // prefetched, and known by now to be in vain
+  int32_t distinct_experts = 0;    // demanded
+  int32_t cached_experts = 0;      // of those, ready without a prefetch
+  int32_t prefetch_hits = 0;       // ready, by prefetch
+  int32_t prefetch_late_hits = 0;  // by prefetch, and still on their way
+  int32_t expected_experts = 0;    // that predictions for the next layer call likely; 0: not known
+  uint64_t bytes_copied = 0;       // over the link since the last measurement
+  uint64_t bytes_wasted = 0;       // prefetched, and known by now to be in vain
   int64_t link_busy_ns = 0;
   int64_t layer_ns = 0;  // end of the layer before to the end of this one; 0: not known
   int64_t stall_ns = 0;  // of that, compute waited for an expert
@@ -24,6 +26,8 @@ class StrideController {
   // Layers of lead now; 0: no prefetch.
   virtual int32_t stride() const = 0;
   virtual void OnLayer(const StrideMeasurement& measurement) = 0;
+  // The link cannot carry what is asked of it: speculation should be shed.
+  virtual bool link_bound() const { return false; }
 };
 
 class FixedStride final : public StrideController {

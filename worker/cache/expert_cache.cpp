@@ -328,7 +328,7 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   place(0, false);
   place(0, true);
 
-  if (decodes) CompareWithLru(demands, layer_base_[layer.index()]);
+  if (decodes && options_.lru_guard) CompareWithLru(demands, layer_base_[layer.index()]);
   for (const DemandDecision& d : decisions_) {
     digest_.Fold(static_cast<uint64_t>(d.key.expert.value) << 40 |
                  static_cast<uint64_t>(d.outcome) << 32 | static_cast<uint32_t>(d.slot.slot.value));

@@ -51,6 +51,7 @@ struct ExpertCacheOptions {
   int32_t shared_rows = 4;
   // A prediction at least this likely keeps an expert in the high level until its layer comes.
   uint32_t high_probability_ppm = 500'000;
+  bool lru_guard = true;  // fall back to LRU while that misses less
 };
 
 struct LayerDemand {

@@ -83,6 +83,13 @@ void PrefetchPlanner::Judge() {
   period_benefit_ = period_cost_ = period_resolved_ = 0;
 }
 
+uint32_t PrefetchPlanner::ThresholdPpm(int32_t distance) const {
+  const uint64_t farther = static_cast<uint64_t>(std::max(distance, 1) - 1);
+  const uint64_t asked = options_.min_probability_ppm + farther * options_.distance_step_ppm;
+  const uint64_t most = std::max(options_.min_probability_ppm, options_.max_probability_ppm);
+  return static_cast<uint32_t>(std::min(asked, most));
+}
+
 std::span<const PlannedPrefetch> PrefetchPlanner::Plan(LayerId target,
                                                        std::span<const uint32_t> probabilities_ppm,
                                                        const ExpertCache& cache) {
@@ -105,6 +112,7 @@ std::span<const PlannedPrefetch> PrefetchPlanner::Plan(LayerId target,
 
   const int32_t distance = cache.LayerDistance(target);
   const auto top = std::min(keep, static_cast<size_t>(top_k_));
+  const uint32_t threshold = ThresholdPpm(distance);
   if (distance == 1) {
     const auto base = predicted_map_.begin() + static_cast<ptrdiff_t>(layer_base_[target.index()]);
     std::fill(base, base + experts_[target.index()], uint8_t{0});
@@ -115,7 +123,7 @@ std::span<const PlannedPrefetch> PrefetchPlanner::Plan(LayerId target,
 
   for (size_t i = 0; i < predicted_.size(); ++i) {
     const ExpertPrediction& p = predicted_[i];
-    if (p.probability_ppm < options_.min_probability_ppm) {
+    if (p.probability_ppm < threshold) {
       if (i < top) ++stats_.below_threshold;
       continue;
     }

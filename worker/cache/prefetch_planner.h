@@ -22,11 +22,16 @@ namespace expertflow {
 
 struct PrefetchPlannerOptions {
   bool enabled = true;
-  uint32_t min_probability_ppm = 300'000;
+  uint32_t min_probability_ppm = 300'000;  // of the next layer
+  // The farther a layer is, the surer a prediction must be: it will be predicted again, and better,
+  // before its lead is gone. Added for each layer of distance after the first.
+  uint32_t distance_step_ppm = 200'000;
+  uint32_t max_probability_ppm = 900'000;  // that is asked for, however far
   uint64_t bytes_per_window = UINT64_MAX;  // admitted per layer event
   int32_t max_per_target = 16;             // experts of one target layer and call
   // The ledger is judged when this many bytes of speculation have found their fate.
-  uint64_t period_bytes = 64ull << 20;
+  // 0: 256 blocks, at least 64 MiB.
+  uint64_t period_bytes = 0;
   uint32_t waste_weight_percent = 50;  // cost of a wasted byte against the benefit of a used one
   uint64_t pause_windows = 2'000;      // first pause
   uint64_t pause_windows_max = 256'000;
@@ -78,6 +83,9 @@ class PrefetchPlanner {
   std::span<const ExpertPrediction> predicted() const { return predicted_; }
   // A planned prefetch was refused by the cache or the queue: its bytes are free again.
   void OnRefused(uint64_t bytes) { window_left_ += bytes; }
+
+  // What a prediction at this distance must reach.
+  uint32_t ThresholdPpm(int32_t distance) const;
 
   bool active() const { return stats_.active; }
   const PrefetchPlannerStats& stats() const { return stats_; }

@@ -15,10 +15,22 @@ int32_t ExpectedExperts(std::span<const uint32_t> probabilities_ppm) {
   return static_cast<int32_t>((sum + 500'000) / 1'000'000);
 }
 
+// Fewer blocks than that are judged by chance.
+constexpr uint64_t kPeriodBlocks = 256;
+constexpr uint64_t kPeriodBytesMin = 64ull << 20;
+
+ExpertPolicyOptions WithPeriod(ExpertPolicyOptions options) {
+  if (options.prefetch.period_bytes > 0) return options;
+  uint64_t largest = 0;
+  for (const uint64_t bytes : options.cache.block_bytes) largest = std::max(largest, bytes);
+  options.prefetch.period_bytes = std::max(kPeriodBytesMin, kPeriodBlocks * largest);
+  return options;
+}
+
 }  // namespace
 
 ExpertPolicy::ExpertPolicy(ExpertPolicyOptions options, std::unique_ptr<StrideController> stride)
-    : options_(std::move(options)),
+    : options_(WithPeriod(std::move(options))),
       cache_(options_.cache),
       planner_(options_.prefetch, options_.cache.experts, options_.cache.top_k),
       stride_(std::move(stride)) {
@@ -111,6 +123,9 @@ void ExpertPolicy::Measure(const EventTimes& times) {
   const uint64_t found = now.hits - before_.hits;
   const uint64_t prefetched = now.prefetch_hits - before_.prefetch_hits;
   measured.cached_experts = static_cast<int32_t>(found - std::min(found, prefetched));
+  measured.prefetch_hits = static_cast<int32_t>(prefetched);
+  measured.prefetch_late_hits =
+      static_cast<int32_t>(now.prefetch_late_hits - before_.prefetch_late_hits);
   measured.expected_experts = expected_experts_;
   measured.bytes_copied = times.bytes_copied;
   measured.bytes_wasted = now.bytes_wasted - before_.bytes_wasted;

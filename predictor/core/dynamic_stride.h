@@ -1,0 +1,109 @@
+// The stride that follows what is measured (ARCHITECTURE 5). A transfer needs a lead of
+//     S0 = ceil((max(1, Ne * (1 - h)) + r / (2 (1 - r))) * Es / (Cs * Tl))
+// layers: Ne experts that a layer is expected to use, Es bytes of one, h the share that is cached,
+// Cs the link's rate under the present load, Tl the time that a layer computes. Where less than one
+// expert misses on average, the one that does needs the lead of a whole copy; the second term is
+// what a copy waits for others on a link that is busy for a share r of the time (a queue with
+// constant service times, Pollaczek and Khinchine).
+//
+// S follows S0 when that has moved for a while. Two counters correct it, by at most two layers:
+//   wait      much of what was prefetched came too late: one more
+//   overload  much of what was copied was in vain: one less
+// each only after several windows of a few steps in a row, and between the two is a wide band in
+// which nothing changes, so that S settles.
+//
+// Where the link cannot carry what misses ask for, more lead only makes copies wait for each other: S
+// is at most one more than a single copy needs, and link_bound() says so. Pure, one thread.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "predictor/core/stride_controller.h"
+
+namespace expertflow {
+
+struct DynamicStrideOptions {
+  uint64_t expert_bytes = 0;
+  int32_t moe_layers = 0;
+  int32_t stride_min = 1;
+  int32_t stride_max = 8;
+  int32_t window_steps = 4;      // passes over the layers
+  int32_t windows_in_a_row = 3;  // that a counter must be past its threshold
+  double wait_share = 0.35;      // of the prefetched experts that were used
+  double overload_share = 0.5;   // of the bytes that were copied
+};
+
+enum class StrideReason : uint8_t {
+  kStart,      // nothing is measured yet
+  kFormula,    // S0 has moved
+  kWait,       // one more
+  kOverload,   // one less
+  kLinkBound,  // no lead helps
+};
+std::string_view StrideReasonName(StrideReason reason);
+
+class DynamicStride final : public StrideController {
+ public:
+  // REQUIRES: expert_bytes, moe_layers > 0; 0 < stride_min <= stride_max
+  explicit DynamicStride(const DynamicStrideOptions& options);
+
+  int32_t stride() const override { return stride_; }
+  void OnLayer(const StrideMeasurement& measurement) override;
+  bool link_bound() const override { return link_bound_; }
+  StrideReason reason() const { return reason_; }
+  uint64_t changes() const { return changes_; }
+
+  // What the formula was given; 0 before the first window.
+  double expected_experts() const { return expected_; }         // Ne
+  double cached_share() const { return cached_share_; }         // h
+  double link_bytes_per_second() const { return rate_ * 1e9; }  // Cs
+  double layer_ns() const { return layer_ns_; }                 // Tl
+  double link_busy_share() const { return busy_share_; }        // r
+  double formula_stride() const { return formula_; }            // S0 before rounding up
+
+ private:
+  struct Sums {
+    double events = 0;
+    double timed_events = 0;
+    double distinct = 0;
+    double expected = 0;  // distinct where nothing was predicted
+    double cached = 0;
+    double prefetch_hits = 0;
+    double prefetch_late = 0;
+    double copied = 0;
+    double wasted = 0;
+    double busy_ns = 0;
+    double layer_ns = 0;
+    double stall_ns = 0;
+  };
+
+  void EndWindow();
+  void Follow(double copy_layers);
+  void Count();
+
+  const DynamicStrideOptions options_;
+  int32_t stride_;
+  StrideReason reason_ = StrideReason::kStart;
+  bool link_bound_ = false;
+  uint64_t changes_ = 0;
+
+  Sums sums_;
+  bool measured_ = false;
+  double expected_ = 0;
+  double cached_share_ = 0;
+  double rate_ = 0;  // bytes per ns
+  double layer_ns_ = 0;
+  double busy_share_ = 0;
+  double formula_ = 0;
+
+  double anchor_ = 0;  // formula_ when S followed it
+  int32_t anchor_copy_layers_ = 0;  // then: layers that one copy takes
+  bool anchor_bound_ = false;
+  int32_t away_windows_ = 0;  // that formula_ has been away from it
+  int32_t correction_ = 0;
+  int32_t wait_windows_ = 0;
+  int32_t overload_windows_ = 0;
+};
+
+}  // namespace expertflow

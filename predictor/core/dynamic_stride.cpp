@@ -15,7 +15,7 @@ constexpr double kLinkFull = 0.97;       // busy for this share of the time
 // Time to copy what a layer misses, over the time that it computes.
 constexpr double kBoundFrom = 1.0;
 constexpr double kBoundUntil = 0.75;
-constexpr double kBusyMost = 0.9;        // that the queue's wait is worked out for
+constexpr double kBusyMost = 0.9;  // that the queue's wait is worked out for
 constexpr int32_t kCorrectionMost = 2;
 
 double Smooth(double old, double now, bool first) {

@@ -12,8 +12,8 @@
 // each only after several windows of a few steps in a row, and between the two is a wide band in
 // which nothing changes, so that S settles.
 //
-// Where the link cannot carry what misses ask for, more lead only makes copies wait for each other: S
-// is at most one more than a single copy needs, and link_bound() says so. Pure, one thread.
+// Where the link cannot carry what misses ask for, more lead only makes copies wait for each other:
+// S is at most one more than a single copy needs, and link_bound() says so. Pure, one thread.
 #pragma once
 
 #include <cstdint>
@@ -97,7 +97,7 @@ class DynamicStride final : public StrideController {
   double busy_share_ = 0;
   double formula_ = 0;
 
-  double anchor_ = 0;  // formula_ when S followed it
+  double anchor_ = 0;               // formula_ when S followed it
   int32_t anchor_copy_layers_ = 0;  // then: layers that one copy takes
   bool anchor_bound_ = false;
   int32_t away_windows_ = 0;  // that formula_ has been away from it

@@ -90,7 +90,8 @@ class Coordinator {
     Member member;
     bool guest = false;  // see OnJoiner()
     bool ready = false;
-    bool attached = false;  // a worker: AttachStore was sent
+    bool attached = false;    // a worker: AttachStore was sent
+    bool has_tokens = false;  // a worker: TokenBytes was sent
     int64_t joined_ns = 0;
     int64_t last_heard_ns = 0;
     uint64_t progress = 0;
@@ -161,6 +162,8 @@ class Coordinator {
   void CancelOnWorker(SequenceId sequence);
   void CancelRequestOf(ClientId client, uint64_t request, int64_t now_ns);
   void Assign();
+  // What grammars may use of the vocabulary: no special tokens.
+  TokenBytes BytesOfTokens() const;
   void ToClient(ClientId client, const Message& message);
 
   const CoordinatorOptions& options_;

@@ -97,9 +97,25 @@ void Coordinator::Refuse(ClientId client, uint64_t request, const Status& status
 void Coordinator::Assign() {
   if (phase_ != JobPhase::kReady) return;
   for (const Assignment& assignment : placement_.Assign()) {
-    port_.Send(ProcessId(assignment.worker.value),
-               requests_.at(assignment.sequence).session.Start());
+    const ProcessId worker(assignment.worker.value);
+    const StartSequence start = requests_.at(assignment.sequence).session.Start();
+    Process& process = processes_.at(worker);
+    if (!start.grammar.empty() && !std::exchange(process.has_tokens, true)) {
+      port_.Send(worker, BytesOfTokens());
+    }
+    port_.Send(worker, start);
   }
+}
+
+TokenBytes Coordinator::BytesOfTokens() const {
+  TokenBytes tokens;
+  for (int32_t id = 0; id < static_cast<int32_t>(model_.vocab); ++id) {
+    const bool text = id < model_.tokenizer->vocab_size() && !model_.tokenizer->IsSpecial(id);
+    const std::string_view bytes = text ? model_.tokenizer->TokenBytes(id) : std::string_view();
+    tokens.bytes += bytes;
+    tokens.sizes.push_back(static_cast<uint32_t>(bytes.size()));
+  }
+  return tokens;
 }
 
 // --- what workers report -----------------------------------------------------------------------

@@ -98,6 +98,7 @@ StartSequence Session::Start() const {
   start.max_new_tokens = max_new_tokens_;
   start.sampling = request_.sampling;
   start.stop_tokens = stop_tokens_;
+  start.grammar = request_.grammar;
   start.capture_logits = request_.capture_logits;
   start.capture_routes = request_.capture_routes;
   start.capture_logprobs = request_.logprobs;

@@ -24,6 +24,7 @@
 #include "serving/http/http.h"
 #include "serving/model_template.h"
 #include "serving/token_logprobs.h"
+#include "serving/tool_calls.h"
 #include "transport/messages.h"
 
 namespace expertflow {
@@ -72,6 +73,7 @@ class Api final : public HttpHandler {
     int64_t text_bytes = 0;  // generated so far
     uint32_t prompt_tokens = 0;
     std::unique_ptr<TokenLogprobs> logprobs = {};  // null: not asked for
+    std::unique_ptr<ToolCallReader> tools = {};    // null: the request has none
     bool streamed = false;                         // a piece of it was sent
     bool done = false;
   };
@@ -128,6 +130,8 @@ class Api final : public HttpHandler {
   void OnDelta(const TextDelta& delta);
   void OnCapture(const RequestCapture& capture);
   void OnDone(const RequestDone& done);
+  // What a text says, with calls taken out of it; with `last`, what was held back, too.
+  AnswerChoice PieceOf(Choice* choice, std::string_view text, bool last);
   void StartStream(HttpConnectionId connection, Generation* generation);
   void SendPiece(HttpConnectionId connection, Generation* generation, size_t index,
                  AnswerChoice piece);
@@ -155,6 +159,7 @@ class Api final : public HttpHandler {
   };
   std::map<uint64_t, Place> requests_;
   uint64_t last_request_ = 0;
+  uint64_t last_call_ = 0;
   std::deque<Question> status_questions_;
   std::deque<Question> metrics_questions_;
 };

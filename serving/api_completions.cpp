@@ -28,6 +28,12 @@ void Api::Complete(const HttpRequest& request) {
   }
   ApiError error;
   std::vector<std::vector<int32_t>> prompts;
+  if (parsed.has_tools && options_.chat_status.ok() && !options_.chat.chat->Names("tools")) {
+    error = BadParameter("tools", "tools: the model's chat template has no use for them");
+    error.code = "unsupported_parameter";
+    Fail(connection, error);
+    return;
+  }
   const bool good =
       CheckModel(parsed.model, &error) && CheckBiases(parsed.sampling, &error) &&
       (!chat ||
@@ -108,12 +114,14 @@ void Api::Start(HttpConnectionId connection, const CompletionRequest& parsed,
       submit.sampling.seed = seed + static_cast<uint64_t>(i);
       submit.stop = parsed.stop;
       submit.ignore_eos = parsed.ignore_eos;
+      submit.grammar = parsed.grammar;
       submit.logprobs = parsed.logprobs;
       submit.prompt_logprobs = parsed.logprobs >= 0 && parsed.echo;
       requests_[submit.request] = {connection, generation.choices.size()};
       Choice choice;
       choice.request = submit.request;
       choice.prompt_tokens = static_cast<uint32_t>(prompts[p].size());
+      if (parsed.has_tools) choice.tools = std::make_unique<ToolCallReader>();
       if (parsed.logprobs >= 0) {
         choice.logprobs = std::make_unique<TokenLogprobs>(
             tokenizer_, generation.head.chat,
@@ -128,6 +136,23 @@ void Api::Start(HttpConnectionId connection, const CompletionRequest& parsed,
 }
 
 // --- answers -----------------------------------------------------------------------------------
+
+AnswerChoice Api::PieceOf(Choice* choice, std::string_view text, bool last) {
+  AnswerChoice piece;
+  if (choice->tools == nullptr) {
+    piece.text = text;
+    return piece;
+  }
+  ToolCallReader::Piece read = last ? choice->tools->Flush() : choice->tools->Push(text);
+  piece.text = std::move(read.text);
+  piece.tools_begin = choice->answer.tools.size();
+  for (ToolCallText& call : read.calls) {
+    piece.tools.push_back({fmt::format("call_{}{:08x}", id_prefix_, ++last_call_),
+                           std::move(call.name), std::move(call.arguments)});
+    choice->answer.tools.push_back(piece.tools.back());
+  }
+  return piece;
+}
 
 void Api::StartStream(HttpConnectionId connection, Generation* generation) {
   if (generation->stream_started) return;
@@ -173,12 +198,13 @@ void Api::OnDelta(const TextDelta& delta) {
   if (generation.prompt_only) return;
   Choice& choice = generation.choices[place->second.choice];
   choice.text_bytes += static_cast<int64_t>(delta.text.size());
+  AnswerChoice piece = PieceOf(&choice, delta.text, /*last=*/false);
   if (!generation.stream) {
-    choice.answer.text += delta.text;
-    return;
+    choice.answer.text += piece.text;
+  } else if (!piece.text.empty() || !piece.tools.empty()) {
+    StartStream(connection, &generation);
+    SendPiece(connection, &generation, place->second.choice, std::move(piece));
   }
-  StartStream(connection, &generation);
-  SendPiece(connection, &generation, place->second.choice, {.text = delta.text});
 }
 
 void Api::OnDone(const RequestDone& done) {
@@ -202,12 +228,16 @@ void Api::OnDone(const RequestDone& done) {
     generation.usage.prompt_tokens += done.prompt_tokens;
   }
   if (!generation.prompt_only) generation.usage.completion_tokens += done.generated_tokens;
+  AnswerChoice last = PieceOf(&choice, "", /*last=*/true);
+  last.finish = choice.answer.finish;
   if (generation.stream) {
     StartStream(place.connection, &generation);
-    SendPiece(place.connection, &generation, place.choice, {.finish = choice.answer.finish});
-  } else if (choice.logprobs != nullptr) {
-    choice.answer.logprobs_json =
-        choice.logprobs->TakeLast(choice.text_bytes, choice.answer.finish);
+    SendPiece(place.connection, &generation, place.choice, std::move(last));
+  } else {
+    choice.answer.text += last.text;
+    if (choice.logprobs != nullptr) {
+      choice.answer.logprobs_json = choice.logprobs->TakeLast(choice.text_bytes, last.finish);
+    }
   }
   if (generation.open == 0) Finish(place.connection);
 }

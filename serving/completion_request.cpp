@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/json_string.h"
+#include "serving/answer_form.h"
 #include "serving/request_fields.h"
 
 namespace expertflow {
@@ -21,6 +23,7 @@ constexpr size_t kStopStringsMax = 16;
 constexpr size_t kStopBytesMax = 4096;
 constexpr size_t kLogitBiasMax = 4096;
 constexpr int64_t kLogprobsMax = 20;
+constexpr int kArgumentsDepthMax = 50;
 
 // --- prompts -----------------------------------------------------------------------------------
 
@@ -201,14 +204,11 @@ std::optional<ApiError> ReadStreaming(const RequestFields& fields, CompletionReq
 
 // Known parameters that change the output, at values that would: the values here change nothing.
 std::optional<ApiError> RefuseUnsupported(const RequestFields& fields, int32_t n) {
-  static const std::array<std::pair<const char*, std::vector<Json>>, 11> kHarmless = {{
+  static const std::array<std::pair<const char*, std::vector<Json>>, 8> kHarmless = {{
       {"prompt_logprobs", {}},
       {"suffix", {""}},
-      {"tools", {Json::array()}},
-      {"tool_choice", {"none", "auto"}},
       {"functions", {Json::array()}},
       {"function_call", {"none", "auto"}},
-      {"response_format", {{{"type", "text"}}}},
       {"modalities", {Json::array({"text"})}},
       {"audio", {}},
       {"min_tokens", {0}},
@@ -254,8 +254,25 @@ std::optional<ApiError> FlattenContent(const std::string& where, Json* content) 
   return std::nullopt;
 }
 
+// Templates want a call's arguments as an object; clients send them as text.
+void OpenArguments(Json* message) {
+  const auto calls = message->find("tool_calls");
+  if (calls == message->end() || !calls->is_array()) return;
+  for (Json& call : *calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) continue;
+    Json& function = call["function"];
+    const auto arguments = function.find("arguments");
+    if (arguments == function.end() || !arguments->is_string()) continue;
+    const auto& text = arguments->get_ref<const std::string&>();
+    if (JsonNestsDeeper(text, kArgumentsDepthMax)) continue;
+    Json opened = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (opened.is_object()) *arguments = std::move(opened);
+  }
+}
+
+// `tools`: for the template; may be null.
 std::optional<ApiError> ReadMessages(const Json& body, std::string_view variables_json,
-                                     std::string* chat_json) {
+                                     const Json* tools, std::string* chat_json) {
   const auto messages = body.find("messages");
   if (messages == body.end() || !messages->is_array() || messages->empty()) {
     return BadParameter("messages", "messages: expected a list of at least one message");
@@ -274,9 +291,11 @@ std::optional<ApiError> ReadMessages(const Json& body, std::string_view variable
     } else if (!message.contains("tool_calls")) {
       return BadParameter(where, where + ": content: it is missing");
     }
+    OpenArguments(&message);
     list.push_back(std::move(message));
   }
   variables["messages"] = std::move(list);
+  if (tools != nullptr) variables["tools"] = *tools;
   const RequestFields fields(body, "");
   bool add_generation_prompt = true;
   if (auto error = fields.Flag("add_generation_prompt", &add_generation_prompt)) return error;
@@ -292,6 +311,12 @@ std::optional<ApiError> ReadMessages(const Json& body, std::string_view variable
   return std::nullopt;
 }
 
+// A text of a grammar has its end there.
+std::optional<ApiError> CheckEnd(const CompletionRequest& request) {
+  if (request.grammar.empty() || !request.ignore_eos) return std::nullopt;
+  return BadParameter("ignore_eos", "ignore_eos: not together with a response_format or a call");
+}
+
 // What completions and chats have in common.
 std::optional<ApiError> ReadCommon(const Json& json, CompletionRequest* request) {
   const RequestFields fields(json, "");
@@ -301,6 +326,8 @@ std::optional<ApiError> ReadCommon(const Json& json, CompletionRequest* request)
   if (auto error = ReadLengths(fields, request)) return error;
   if (auto error = ReadStreaming(fields, request)) return error;
   if (auto error = fields.Flag("ignore_eos", &request->ignore_eos)) return error;
+  if (auto error = ReadResponseFormat(fields, &request->grammar)) return error;
+  if (auto error = CheckEnd(*request)) return error;
   return RefuseUnsupported(fields, request->n);
 }
 
@@ -313,6 +340,9 @@ std::optional<ApiError> ParseCompletionRequest(std::string_view body, Completion
   if (auto error = ReadPrompts(json, request)) return error;
   const RequestFields fields(json, "");
   if (auto error = fields.Flag("echo", &request->echo)) return error;
+  if (const Json* tools = fields.Find("tools"); tools != nullptr && *tools != Json::array()) {
+    return BadParameter("tools", "tools: only chats have them");
+  }
   if (auto error = ReadLogprobs(fields, /*chat=*/false, &request->logprobs)) return error;
   if (auto error = ReadCommon(json, request)) return error;
   if (static_cast<int64_t>(request->prompts.size()) * request->n > CompletionRequest::kChoicesMax) {
@@ -328,11 +358,22 @@ std::optional<ApiError> ParseChatRequest(std::string_view body, std::string_view
   *request = {};
   Json json;
   if (auto error = ParseRequestBody(body, &json)) return error;
-  if (auto error = ReadMessages(json, variables_json, &request->chat_json)) return error;
-  if (auto error = ReadLogprobs(RequestFields(json, ""), /*chat=*/true, &request->logprobs)) {
+  const RequestFields fields(json, "");
+  ToolOptions tools;
+  if (auto error = ReadTools(fields, &tools)) return error;
+  request->has_tools = tools.tools != nullptr;
+  if (auto error = ReadMessages(json, variables_json, tools.tools, &request->chat_json)) {
     return error;
   }
-  return ReadCommon(json, request);
+  if (auto error = ReadLogprobs(fields, /*chat=*/true, &request->logprobs)) return error;
+  if (auto error = ReadCommon(json, request)) return error;
+  if (tools.grammar.empty()) return std::nullopt;
+  if (!request->grammar.empty()) {
+    return BadParameter("response_format",
+                        "response_format: not together with a tool_choice that demands a call");
+  }
+  request->grammar = std::move(tools.grammar);
+  return CheckEnd(*request);
 }
 
 std::optional<ApiError> ParseTokenizeRequest(std::string_view body, std::string_view variables_json,
@@ -346,7 +387,10 @@ std::optional<ApiError> ParseTokenizeRequest(std::string_view body, std::string_
   const bool chat = fields.Has("messages");
   if (chat) {
     request->add_special_tokens = false;
-    if (auto error = ReadMessages(json, variables_json, &request->chat_json)) return error;
+    if (auto error =
+            ReadMessages(json, variables_json, fields.Find("tools"), &request->chat_json)) {
+      return error;
+    }
   } else {
     if (!fields.Has("prompt")) return BadParameter("prompt", "prompt: it is missing");
     if (auto error = fields.Text("prompt", &request->text)) return error;

@@ -26,6 +26,8 @@ struct CompletionRequest {
   std::optional<uint32_t> max_tokens;  // 0: of a completion with echo, which shows the prompt only
   SamplingParams sampling = {.temperature = 1};
   bool has_seed = false;
+  std::string grammar;     // that the text must follow (model/grammar); empty: none
+  bool has_tools = false;  // the template gets tools, and calls are taken out of the text
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool echo = false;

@@ -7,9 +7,10 @@
 namespace expertflow {
 namespace {
 
-std::string_view FinishJson(FinishReason finish) {
-  switch (finish) {
-    case FinishReason::kStop: return "\"stop\"";
+std::string_view FinishJson(const AnswerChoice& choice) {
+  switch (choice.finish) {
+    case FinishReason::kStop:
+      return choice.tools.empty() && choice.tools_begin == 0 ? "\"stop\"" : "\"tool_calls\"";
     case FinishReason::kLength: return "\"length\"";
     default: return "null";
   }
@@ -21,6 +22,37 @@ std::string HeadJson(const AnswerHead& head, bool chunk) {
                                              : "chat.completion";
   return fmt::format(R"("id":{},"object":"{}","created":{},"model":{})", JsonString(head.id),
                      object, head.created, JsonString(head.model));
+}
+
+// `index`: in a stream each call says which one it is.
+std::string ToolsJson(const AnswerChoice& choice, bool index) {
+  std::string json;
+  for (size_t i = 0; i < choice.tools.size(); ++i) {
+    const ToolCall& call = choice.tools[i];
+    json += fmt::format(
+        R"({}{{{}"id":{},"type":"function","function":{{"name":{},"arguments":{}}}}})",
+        i == 0 ? "" : ",", index ? fmt::format("\"index\":{},", choice.tools_begin + i) : "",
+        JsonString(call.id), JsonString(call.name), JsonString(call.arguments));
+  }
+  return "\"tool_calls\":[" + json + "]";
+}
+
+std::string MessageJson(const AnswerChoice& choice) {
+  const bool bare = choice.text.empty() && !choice.tools.empty();
+  return fmt::format(R"("message":{{"role":"assistant","content":{}{}}})",
+                     bare ? "null" : JsonString(choice.text),
+                     choice.tools.empty() ? "" : "," + ToolsJson(choice, /*index=*/false));
+}
+
+std::string DeltaJson(const AnswerChoice& piece, bool first) {
+  std::string fields = first ? R"("role":"assistant")" : "";
+  if (first || !piece.text.empty()) {
+    fields += (fields.empty() ? "" : ",") + ("\"content\":" + JsonString(piece.text));
+  }
+  if (!piece.tools.empty()) {
+    fields += (fields.empty() ? "" : ",") + ToolsJson(piece, /*index=*/true);
+  }
+  return "\"delta\":{" + fields + "}";
 }
 
 // Nothing is shared between prompts yet, so no prompt token comes from a cache.
@@ -37,31 +69,22 @@ std::string AnswerJson(const AnswerHead& head, const std::vector<AnswerChoice>& 
                        const AnswerUsage& usage) {
   std::string json = fmt::format("{{{},\"choices\":[", HeadJson(head, /*chunk=*/false));
   for (size_t i = 0; i < choices.size(); ++i) {
-    const std::string text = JsonString(choices[i].text);
-    json += fmt::format(
-        R"({}{{"index":{},{},"logprobs":{},"finish_reason":{}}})", i == 0 ? "" : ",", i,
-        head.chat ? R"("message":{"role":"assistant","content":)" + text + "}" : "\"text\":" + text,
-        choices[i].logprobs_json, FinishJson(choices[i].finish));
+    const AnswerChoice& choice = choices[i];
+    json +=
+        fmt::format(R"({}{{"index":{},{},"logprobs":{},"finish_reason":{}}})", i == 0 ? "" : ",", i,
+                    head.chat ? MessageJson(choice) : "\"text\":" + JsonString(choice.text),
+                    choice.logprobs_json, FinishJson(choice));
   }
   return json + fmt::format("],\"usage\":{}}}", UsageJson(usage));
 }
 
 std::string ChunkEvent(const AnswerHead& head, size_t index, const AnswerChoice& piece,
                        bool first) {
-  std::string content;
-  if (!head.chat) {
-    content = "\"text\":" + JsonString(piece.text);
-  } else if (first) {
-    content = R"("delta":{"role":"assistant","content":)" + JsonString(piece.text) + "}";
-  } else if (piece.text.empty()) {
-    content = "\"delta\":{}";
-  } else {
-    content = "\"delta\":{\"content\":" + JsonString(piece.text) + "}";
-  }
   return EventOf(
       fmt::format(R"({{{},"choices":[{{"index":{},{},"logprobs":{},"finish_reason":{}}}]}})",
-                  HeadJson(head, /*chunk=*/true), index, content, piece.logprobs_json,
-                  FinishJson(piece.finish)));
+                  HeadJson(head, /*chunk=*/true), index,
+                  head.chat ? DeltaJson(piece, first) : "\"text\":" + JsonString(piece.text),
+                  piece.logprobs_json, FinishJson(piece)));
 }
 
 std::string UsageEvent(const AnswerHead& head, const AnswerUsage& usage) {

@@ -18,10 +18,20 @@ struct AnswerHead {
   std::string model;
 };
 
+struct ToolCall {
+  std::string id;
+  std::string name;
+  std::string arguments;  // JSON
+};
+
 struct AnswerChoice {
   std::string text;
   FinishReason finish = FinishReason::kNone;
   std::string logprobs_json = "null";
+  // Of a chat. In a piece of a stream: those that come with it, the first being number
+  // `tools_begin`.
+  std::vector<ToolCall> tools = {};
+  size_t tools_begin = 0;
 };
 
 struct AnswerUsage {

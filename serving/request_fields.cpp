@@ -5,38 +5,20 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/json_string.h"
+
 namespace expertflow {
 
 namespace {
 
 using Json = nlohmann::ordered_json;  // a template may print it
 
-// The library recurses into values when it compares, copies or prints them.
 constexpr int kDepthMax = 100;
-
-bool TooDeep(std::string_view body) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < body.size(); ++i) {
-    const char c = body[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kDepthMax) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
-}
 
 }  // namespace
 
 std::optional<ApiError> ParseRequestBody(std::string_view body, Json* json) {
-  if (TooDeep(body)) {
+  if (JsonNestsDeeper(body, kDepthMax)) {
     return ApiError{.message = fmt::format("the body is nested deeper than {} levels", kDepthMax)};
   }
   try {

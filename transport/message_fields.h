@@ -65,8 +65,12 @@ auto Fields(T& m) {
 template <wire::Is<StartSequence> T>
 auto Fields(T& m) {
   return std::tie(m.sequence, m.tokens, m.prompt_tokens, m.max_new_tokens, m.sampling,
-                  m.stop_tokens, m.capture_logits, m.capture_routes, m.capture_logprobs,
+                  m.stop_tokens, m.grammar, m.capture_logits, m.capture_routes, m.capture_logprobs,
                   m.capture_from);
+}
+template <wire::Is<TokenBytes> T>
+auto Fields(T& m) {
+  return std::tie(m.bytes, m.sizes);
 }
 template <wire::Is<CancelSequence> T>
 auto Fields(T& m) {
@@ -123,7 +127,8 @@ auto Fields(T& m) {
 template <wire::Is<SubmitRequest> T>
 auto Fields(T& m) {
   return std::tie(m.request, m.is_text, m.text, m.tokens, m.max_new_tokens, m.sampling, m.stop,
-                  m.ignore_eos, m.capture_logits, m.capture_routes, m.logprobs, m.prompt_logprobs);
+                  m.ignore_eos, m.grammar, m.capture_logits, m.capture_routes, m.logprobs,
+                  m.prompt_logprobs);
 }
 template <wire::Is<CancelRequest> T>
 auto Fields(T& m) {

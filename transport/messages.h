@@ -80,12 +80,20 @@ struct StartSequence {
   uint32_t max_new_tokens = 0;  // counted from the prompt's end
   SamplingParams sampling;
   std::vector<int32_t> stop_tokens;  // generation ends with one of these; it is reported
+  std::string grammar;  // of what is generated (model/grammar/schema_grammar.h); empty: anything
   // A CapturedPosition is sent for each position from capture_from on, when any of these is set.
   bool capture_logits = false;
   bool capture_routes = false;
   int32_t capture_logprobs =
       -1;  // how many of the likeliest tokens; -1: none, not the token itself
   uint32_t capture_from = 0;
+};
+
+// The bytes of every token by id, one after the other; before the first sequence with a grammar.
+// A token that no grammar may use has none.
+struct TokenBytes {
+  std::string bytes;
+  std::vector<uint32_t> sizes;
 };
 
 struct CancelSequence {
@@ -196,6 +204,7 @@ struct SubmitRequest {
   SamplingParams sampling;
   std::vector<std::string> stop;  // strings that end generation; not part of the output
   bool ignore_eos = false;
+  std::string grammar;  // as StartSequence::grammar
   bool capture_logits = false;
   bool capture_routes = false;
   int32_t logprobs = -1;         // of each generated token; as StartSequence::capture_logprobs
@@ -263,6 +272,6 @@ using Message =
                  Shutdown, WorkerReady, StepReport, CapturedPosition, SequenceFailed, WorkerStats,
                  Heartbeat, FatalError, SubmitRequest, CancelRequest, StatusRequest, MetricsRequest,
                  ShutdownRequest, JobState, TextDelta, RequestDone, RequestCapture, StatusReply,
-                 MetricsReply>;
+                 MetricsReply, TokenBytes>;
 
 }  // namespace expertflow

@@ -19,7 +19,8 @@ constexpr std::array<std::string_view, kTypes> kNames = {
     "CancelSequence", "Shutdown",      "WorkerReady",    "StepReport",      "CapturedPosition",
     "SequenceFailed", "WorkerStats",   "Heartbeat",      "FatalError",      "SubmitRequest",
     "CancelRequest",  "StatusRequest", "MetricsRequest", "ShutdownRequest", "JobState",
-    "TextDelta",      "RequestDone",   "RequestCapture", "StatusReply",     "MetricsReply"};
+    "TextDelta",      "RequestDone",   "RequestCapture", "StatusReply",     "MetricsReply",
+    "TokenBytes"};
 
 template <size_t kType>
 Message Emplace() {

@@ -73,6 +73,8 @@ struct Engine::Sequence {
   std::vector<int32_t> tokens;
   int32_t computed = 0;  // tokens whose keys and values are in the KV cache
   std::vector<int32_t> blocks;
+  std::shared_ptr<TokenMasks> masks;  // null: no grammar
+  TokenMasks::StateId grammar_state = GrammarAutomaton::kDead;
 
   bool Captures(int32_t position) const {
     const bool wanted = start.capture_logits || start.capture_routes || start.capture_logprobs >= 0;
@@ -102,13 +104,13 @@ class Engine::Sink final : public ForwardSink {
   Status OnLogits(int32_t row, std::span<const float> logits) override {
     for (const BatchEntry& entry : engine_.batch_) {
       if (row < entry.first_row || row >= entry.first_row + entry.rows) continue;
-      const Sequence& sequence = *entry.sequence;
+      Sequence& sequence = *entry.sequence;
       const auto next = static_cast<size_t>(sequence.computed + row - entry.first_row) + 1;
       std::optional<int32_t> token;
       if (next < sequence.tokens.size()) {
         token = sequence.tokens[next];
       } else {
-        token = Draw(sequence, logits);
+        token = Draw(&sequence, logits);
       }
       Capture(row, logits, token);
     }
@@ -145,12 +147,10 @@ class Engine::Sink final : public ForwardSink {
   };
 
   // Nothing when that is not possible; the sequence has then failed.
-  std::optional<int32_t> Draw(const Sequence& sequence, std::span<const float> logits) {
-    const StartSequence& start = sequence.start;
-    const auto position = static_cast<uint32_t>(sequence.tokens.size());
-    const std::span<const float> adjusted =
-        engine_.sampler_.Adjust(logits, start.sampling, sequence.tokens, start.prompt_tokens);
-    const auto token = engine_.sampler_.Sample(adjusted, start.sampling, position);
+  std::optional<int32_t> Draw(Sequence* sequence, std::span<const float> logits) {
+    const StartSequence& start = sequence->start;
+    const auto position = static_cast<uint32_t>(sequence->tokens.size());
+    auto token = DrawAllowed(sequence, logits, position);
     if (!token.ok()) {
       output_->failed.push_back(
           {start.sequence, static_cast<uint8_t>(token.status().code()), token.status().message()});
@@ -158,6 +158,26 @@ class Engine::Sink final : public ForwardSink {
     }
     output_->tokens.push_back({start.sequence, position, *token, FinishReason::kNone});
     return *token;
+  }
+
+  Result<int32_t> DrawAllowed(Sequence* sequence, std::span<const float> logits,
+                              uint32_t position) {
+    const StartSequence& start = sequence->start;
+    AllowedTokens allowed;
+    if (sequence->masks != nullptr) {
+      if (sequence->masks->full()) RETURN_IF_ERROR(engine_.Constrain(sequence));
+      allowed.bits = sequence->masks->Allowed(sequence->grammar_state);
+      if (sequence->masks->Accepts(sequence->grammar_state)) allowed.also = start.stop_tokens;
+      const bool none = std::all_of(allowed.bits.begin(), allowed.bits.end(),
+                                    [](uint64_t bits) { return bits == 0; });
+      if (none && allowed.also.empty()) {
+        return FailedPrecondition("the grammar allows none of the model's tokens here");
+      }
+    }
+    const std::span<const float> adjusted =
+        engine_.sampler_.Adjust(logits, start.sampling, sequence->tokens, start.prompt_tokens,
+                                sequence->masks == nullptr ? nullptr : &allowed);
+    return engine_.sampler_.Sample(adjusted, start.sampling, position);
   }
 
   // `next`: the token at the position after this one.
@@ -246,6 +266,7 @@ Status Engine::Start(StartSequence start) {
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = start.tokens;
   sequence->start = std::move(start);
+  if (!sequence->start.grammar.empty()) RETURN_IF_ERROR(Constrain(sequence.get()));
   // The last token is never fed back, so it needs no place.
   const int64_t needed = sequence->tokens_max() - 1;
   const int64_t limit =
@@ -258,6 +279,20 @@ Status Engine::Start(StartSequence start) {
   }
   waiting_.push_back(std::move(sequence));
   CountSequences();
+  return OkStatus();
+}
+
+Status Engine::Constrain(Sequence* sequence) {
+  ASSIGN_OR_RETURN(sequence->masks, grammars_.Get(sequence->start.grammar));
+  sequence->grammar_state = sequence->masks->start();
+  for (size_t i = sequence->start.prompt_tokens; i < sequence->tokens.size(); ++i) {
+    sequence->grammar_state =
+        sequence->masks->Advance(sequence->grammar_state, sequence->tokens[i]);
+    if (sequence->grammar_state == GrammarAutomaton::kDead) {
+      return InvalidArgument(fmt::format("token {} at position {} is not allowed by the grammar",
+                                         sequence->tokens[i], i));
+    }
+  }
   return OkStatus();
 }
 
@@ -363,6 +398,9 @@ void Engine::FinishBatch(StepOutput* output) {
       event.finish = FinishReason::kStop;
     } else if (static_cast<int64_t>(sequence.tokens.size()) >= sequence.tokens_max()) {
       event.finish = FinishReason::kLength;
+    }
+    if (event.finish == FinishReason::kNone && sequence.masks != nullptr) {
+      sequence.grammar_state = sequence.masks->Advance(sequence.grammar_state, event.token);
     }
     if (event.finish != FinishReason::kNone) {
       Remove(static_cast<size_t>(found - running_.begin()));

@@ -19,6 +19,7 @@
 #include "model/arch/model.h"
 #include "transport/messages.h"
 #include "worker/expert_executor.h"
+#include "worker/grammar_cache.h"
 #include "worker/kv_cache.h"
 #include "worker/memory_plan.h"
 #include "worker/routing_recorder.h"
@@ -56,6 +57,8 @@ class Engine {
   // Queues a sequence; it starts when a place and KV blocks are free. An error says why it never
   // can.
   Status Start(StartSequence start);
+  // The vocabulary that grammars are about. An error is the sender's.
+  Status SetTokens(const TokenBytes& tokens) { return grammars_.SetTokens(tokens); }
   // Unknown sequences are ignored: it may have ended meanwhile.
   void Cancel(SequenceId sequence);
   bool idle() const { return running_.empty() && waiting_.empty(); }
@@ -71,6 +74,8 @@ class Engine {
   Engine(const EngineOptions& options, Device& device, const Architecture& architecture);
   Status Init(const StoreView& store, TimelineRecorder* timeline);
   bool Knows(SequenceId sequence) const;
+  // Puts the sequence where its grammar is after what was generated so far.
+  Status Constrain(Sequence* sequence);
   void CountSequences();
   void Admit();
   void BuildBatch();
@@ -92,6 +97,7 @@ class Engine {
   std::unique_ptr<KvCache> kv_;
   std::unique_ptr<Model> model_;
   Sampler sampler_;
+  GrammarCache grammars_;
 
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // in order of arrival

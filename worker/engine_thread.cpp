@@ -35,6 +35,14 @@ EngineThread::~EngineThread() {
   thread_.join();
 }
 
+void EngineThread::SetTokens(TokenBytes tokens) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.emplace_back(std::move(tokens));
+  }
+  work_.notify_one();
+}
+
 void EngineThread::Start(StartSequence start) {
   {
     const std::lock_guard lock(mutex_);
@@ -79,6 +87,11 @@ void EngineThread::Apply(Command command, std::vector<Message>* out) {
     if (!status.ok()) {
       out->emplace_back(
           SequenceFailed{sequence, static_cast<uint8_t>(status.code()), status.message()});
+    }
+  } else if (const auto* tokens = std::get_if<TokenBytes>(&command)) {
+    const Status status = engine_->SetTokens(*tokens);
+    if (!status.ok()) {
+      out->emplace_back(FatalError{static_cast<uint8_t>(status.code()), status.message()});
     }
   } else {
     engine_->Cancel(std::get<CancelSequence>(command).sequence);

@@ -30,6 +30,7 @@ class EngineThread {
   // Ends after the step in progress.
   ~EngineThread();
 
+  void SetTokens(TokenBytes tokens);
   void Start(StartSequence start);
   void Cancel(SequenceId sequence);
   // Appends what is there; never blocks.
@@ -41,7 +42,7 @@ class EngineThread {
   WorkerStats stats() const { return engine_->stats(); }
 
  private:
-  using Command = std::variant<StartSequence, CancelSequence>;
+  using Command = std::variant<StartSequence, CancelSequence, TokenBytes>;
 
   void Run();
   void Apply(Command command, std::vector<Message>* out);

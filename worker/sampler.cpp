@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -31,10 +32,11 @@ Status CheckRange(const char* name, float value, float min, float max) {
 }  // namespace
 
 std::span<const float> Sampler::Adjust(std::span<const float> logits, const SamplingParams& params,
-                                       std::span<const int32_t> tokens, size_t prompt_tokens) {
+                                       std::span<const int32_t> tokens, size_t prompt_tokens,
+                                       const AllowedTokens* allowed) {
   const bool counted = params.frequency_penalty != 0 || params.presence_penalty != 0;
   const bool repeated = params.repetition_penalty != 1;
-  if (!counted && !repeated && params.logit_bias.empty()) return logits;
+  if (!counted && !repeated && params.logit_bias.empty() && allowed == nullptr) return logits;
   adjusted_.assign(logits.begin(), logits.end());
   if (counts_.size() < logits.size()) counts_.resize(logits.size());
   if (repeated) {
@@ -56,7 +58,22 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits, const Samp
     }
   }
   for (const LogitBias& bias : params.logit_bias) adjusted_[bias.token] += bias.bias;
+  if (allowed != nullptr) Forbid(*allowed);
   return adjusted_;
+}
+
+void Sampler::Forbid(const AllowedTokens& allowed) {
+  const auto is_allowed = [&allowed](size_t id) {
+    if (id / 64 < allowed.bits.size() && (allowed.bits[id / 64] >> (id % 64) & 1) != 0) return true;
+    return std::find(allowed.also.begin(), allowed.also.end(), static_cast<int32_t>(id)) !=
+           allowed.also.end();
+  };
+  for (size_t id = 0; id < adjusted_.size(); ++id) {
+    // What is not a number stays so: it is an error.
+    if (!std::isnan(adjusted_[id]) && !is_allowed(id)) {
+      adjusted_[id] = -std::numeric_limits<float>::infinity();
+    }
+  }
 }
 
 Result<int32_t> Sampler::Sample(std::span<const float> logits, const SamplingParams& params,

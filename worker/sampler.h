@@ -3,8 +3,8 @@
 // for each token. So a sequence that is re-run after a failure, in another batch or on another
 // worker draws the same tokens.
 //
-// The order: repetition penalty, frequency and presence penalty, logit bias, temperature, top_k,
-// top_p, min_p.
+// The order: repetition penalty, frequency and presence penalty, logit bias, grammar, temperature,
+// top_k, top_p, min_p.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,24 @@
 
 namespace expertflow {
 
+// The tokens that a grammar allows.
+struct AllowedTokens {
+  std::span<const uint64_t> bits;  // one for each id
+  std::span<const int32_t> also;
+};
+
 class Sampler {
  public:
-  // The logits after penalties and bias; `logits` itself when there are none, else a buffer that
-  // holds until the next call. `tokens`: of the sequence so far, the first `prompt_tokens` of them
-  // given. Of each token t that occurs
+  // The logits after penalties, bias and grammar; `logits` itself when there is nothing to do, else
+  // a buffer that holds until the next call. `tokens`: of the sequence so far, the first
+  // `prompt_tokens` of them given. Of each token t that occurs
   // - in `tokens`: a positive logit is divided by repetition_penalty, another one multiplied;
   // - behind the prompt: frequency_penalty times its count and presence_penalty are taken off.
-  // Then logit_bias is added. REQUIRES: token ids are within `logits`
+  // Then logit_bias is added, and what is not `allowed` becomes minus infinity; null allows
+  // everything. REQUIRES: token ids are within `logits`
   std::span<const float> Adjust(std::span<const float> logits, const SamplingParams& params,
-                                std::span<const int32_t> tokens, size_t prompt_tokens);
+                                std::span<const int32_t> tokens, size_t prompt_tokens,
+                                const AllowedTokens* allowed = nullptr);
 
   // `position`: of the token that is drawn. Temperature 0 takes the largest logit, the lowest id
   // among equals. Otherwise softmax(logits / temperature), cut to the top_k most likely, then to
@@ -36,6 +44,8 @@ class Sampler {
                          uint32_t position);
 
  private:
+  void Forbid(const AllowedTokens& allowed);
+
   std::vector<float> adjusted_;
   std::vector<uint32_t> counts_;  // by token; all 0 between calls
   std::vector<int32_t> order_;

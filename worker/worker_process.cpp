@@ -188,6 +188,8 @@ Result<bool> WorkerProcess::Handle(const Message& message) {
         fmt::format("{} came before a store was attached", MessageName(message)));
   } else if (const auto* start = std::get_if<StartSequence>(&message)) {
     engine_->Start(*start);
+  } else if (const auto* tokens = std::get_if<TokenBytes>(&message)) {
+    engine_->SetTokens(*tokens);
   } else if (const auto* cancel = std::get_if<CancelSequence>(&message)) {
     engine_->Cancel(cancel->sequence);
   } else {

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
+#include "serving/chat_template/template_lexer.h"
 #include "serving/chat_template/template_renderer.h"
 #include "serving/chat_template/template_syntax.h"
 
@@ -48,6 +50,7 @@ TemplateValue ValueOf(const Json& json, int depth) {
 struct ChatTemplate::Parts {
   std::string name;
   TemplateNodes nodes;
+  std::set<std::string, std::less<>> names;
 };
 
 ChatTemplate::ChatTemplate(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -62,11 +65,18 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source, std::string na
   auto parts = std::make_unique<Parts>();
   try {
     parts->nodes = ParseTemplate(source);
+    for (TemplateToken& token : LexTemplate(source)) {
+      if (token.kind == TemplateTokenKind::kName) parts->names.insert(std::move(token.text));
+    }
   } catch (const TemplateError& error) {
     return InvalidArgument(fmt::format("{}:{}: {}", name, error.line, error.message));
   }
   parts->name = std::move(name);
   return ChatTemplate(std::unique_ptr<const Parts>(std::move(parts)));
+}
+
+bool ChatTemplate::Names(std::string_view name) const {
+  return parts_->names.contains(name);
 }
 
 Result<std::string> ChatTemplate::Render(std::string_view variables_json,

@@ -26,6 +26,9 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&& other) noexcept;
   ~ChatTemplate();
 
+  // Whether its code has the name; a template that does not has no use for such a variable.
+  bool Names(std::string_view name) const;
+
   // `variables_json`: an object with messages, add_generation_prompt, tools, ... in valid UTF-8,
   // not nested deeper than 200. `now_seconds` since 1970, for templates that tell the date. What
   // the template itself refuses (raise_exception) is kInvalidArgument with the template's own

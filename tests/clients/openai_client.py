@@ -19,7 +19,8 @@ import sys
 import tempfile
 import urllib.request
 
-PACKAGE = "openai>=1.40,<3"
+PACKAGES = ["openai>=1.92,<3", "jsonschema>=4,<5"]
+TEMPLATE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools_template.jinja")
 INSTALL_S = 150
 READY_S = 60
 QUESTION = [{"role": "user", "content": "Hello!"}]
@@ -33,22 +34,24 @@ def skip(why):
 def install(venv):
     python = os.path.join(venv, "bin", "python")
     if os.path.exists(python):
-        found = subprocess.run([python, "-c", "import openai"], capture_output=True, check=False)
+        found = subprocess.run([python, "-c", "import openai, jsonschema"], capture_output=True,
+                               check=False)
         if found.returncode == 0:
             return python
     try:
         subprocess.run([sys.executable, "-m", "venv", venv], check=True, capture_output=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--retries", "1", PACKAGE],
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--retries", "1", *PACKAGES],
                        check=True, capture_output=True, timeout=INSTALL_S)
     except (subprocess.SubprocessError, OSError) as error:
-        skip(f"{PACKAGE} cannot be installed: {error}")
+        skip(f"{PACKAGES} cannot be installed: {error}")
     return python
 
 
 def start(program, model):
     # A short folder of its own: a socket's path has little room.
     folder = tempfile.TemporaryDirectory(prefix="efc-")
-    server = subprocess.Popen([program, "serve", "--model", model, "--listen", "127.0.0.1:0"],
+    server = subprocess.Popen([program, "serve", "--model", model, "--listen", "127.0.0.1:0",
+                               "--workers", "2", "--chat-template", TEMPLATE],
                               stdout=subprocess.PIPE, text=True,
                               env={**os.environ, "XDG_RUNTIME_DIR": folder.name})
     address = server.stdout.readline().split()[-1]
@@ -161,6 +164,99 @@ def check_logprobs(client, model, address, folder):
           chat.choices[0].message.content, "their bytes are the text")
 
 
+SCHEMAS = [
+    {"type": "object", "properties": {
+        "colour": {"enum": ["red", "green", None]}, "size": {"type": "integer"},
+        "tags": {"type": "array", "items": {"type": "string", "maxLength": 4}, "maxItems": 3},
+        "deep": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/pair"}]}},
+     "required": ["colour", "tags"], "additionalProperties": False,
+     "$defs": {"pair": {"type": "array", "items": {"type": "boolean"},
+                        "minItems": 2, "maxItems": 2}}},
+    {"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 4},
+    {"enum": ["a", "b", 3, {"x": []}]},
+]
+
+
+def check_formats(client, model):
+    import jsonschema
+
+    def content(schema, **options):
+        choice = client.chat.completions.create(
+            model=model, messages=QUESTION, max_tokens=200, response_format={
+                "type": "json_schema", "json_schema": {"name": "x", "schema": schema}},
+            **options).choices[0]
+        check(choice.finish_reason == "stop", "the text ends where the schema does")
+        return choice.message.content
+
+    for schema in SCHEMAS:
+        for options in [{"temperature": 0}, {"temperature": 2, "seed": 1},
+                        {"temperature": 2, "seed": 2}]:
+            text = content(schema, **options)
+            jsonschema.validate(json.loads(text), schema)
+            check(text == content(schema, **options), "valid, and the same again: " + text)
+    any_object = client.chat.completions.create(
+        model=model, messages=QUESTION, max_tokens=60, temperature=1.5, seed=5,
+        response_format={"type": "json_object"}).choices[0]
+    check(any_object.message.content.startswith("{"), "json_object")
+    if any_object.finish_reason == "stop":
+        json.loads(any_object.message.content)
+
+
+def check_parse(client, model):
+    import typing
+
+    import pydantic
+
+    class Step(pydantic.BaseModel):
+        done: bool
+        kind: typing.Literal["read", "write"]
+
+    class Plan(pydantic.BaseModel):
+        """What the client's own parser makes of an answer."""
+
+        steps: typing.Annotated[list[Step], pydantic.Field(max_length=2)]
+        count: typing.Optional[int]
+
+    parsed = client.chat.completions.parse(model=model, messages=QUESTION, max_tokens=200,
+                                           temperature=1, seed=7, response_format=Plan)
+    check(isinstance(parsed.choices[0].message.parsed, Plan), "parse gives an object")
+
+
+def check_tools(openai, client, model):
+    import typing
+
+    import pydantic
+
+    class Weather(pydantic.BaseModel):
+        """The weather of a place."""
+
+        place: typing.Literal["Oslo", "Rome"]
+        days: typing.Literal[1, 2, 3]
+
+    tools = [openai.pydantic_function_tool(Weather, name="weather"),
+             {"type": "function", "function": {"name": "now"}}]
+    tools[1]["function"]["parameters"] = {"type": "object", "properties": {},
+                                          "additionalProperties": False}
+    named = {"type": "function", "function": {"name": "weather"}}
+    parsed = client.chat.completions.parse(model=model, messages=QUESTION, tools=tools[:1],
+                                           tool_choice=named, max_tokens=100, temperature=0)
+    choice = parsed.choices[0]
+    call = choice.message.tool_calls[0]
+    check(choice.finish_reason == "tool_calls" and
+          isinstance(call.function.parsed_arguments, Weather), "a named function is called")
+    stream = client.chat.completions.create(model=model, messages=QUESTION, tools=tools,
+                                            tool_choice="required", max_tokens=100, seed=4,
+                                            stream=True)
+    calls = [call for piece in stream for call in piece.choices[0].delta.tool_calls or []]
+    check(len(calls) == 1 and calls[0].function.name in ("weather", "now") and
+          isinstance(json.loads(calls[0].function.arguments), dict), "a streamed call")
+    after = client.chat.completions.create(
+        model=model, max_tokens=5, temperature=0, tools=tools, messages=QUESTION + [
+            {"role": "assistant", "tool_calls": [call.model_dump(exclude={"parsed_arguments"})]},
+            {"role": "tool", "tool_call_id": call.id, "content": "rain"}])
+    check(after.choices[0].message.content is not None, "a tool's answer goes back")
+
+
 def check_errors(openai, client, model):
     try:
         client.chat.completions.create(model=model, messages=QUESTION, temperature=9)
@@ -168,6 +264,14 @@ def check_errors(openai, client, model):
         check(error.param == "temperature", "a bad parameter is named")
     else:
         raise SystemExit("failed: temperature 9 was taken")
+    try:
+        client.chat.completions.create(model=model, messages=QUESTION, response_format={
+            "type": "json_schema", "json_schema": {"name": "x", "schema": {
+                "type": "string", "pattern": "a+"}}})
+    except openai.BadRequestError as error:
+        check("pattern is not supported" in error.message, "an unsupported keyword is named")
+    else:
+        raise SystemExit("failed: a pattern was taken")
     try:
         client.chat.completions.create(model="another", messages=QUESTION)
     except openai.NotFoundError as error:
@@ -192,6 +296,9 @@ def run_checks(address, folder):
         check_chats(client, model)
         check_sampling(client, model, address)
         check_logprobs(client, model, address, folder)
+        check_formats(client, model)
+        check_parse(client, model)
+        check_tools(openai, client, model)
         check_errors(openai, client, model)
         asyncio.run(check_async(openai, address, model))
     print("openai", openai.__version__)

@@ -196,6 +196,30 @@ TEST(ServeTest, AWorkerKilledUnderASampledAndPenalisedText) {
   server.ExpectEnds();
 }
 
+// Where a text is in its grammar moves with the sequence; a worker that has just come learns of the
+// vocabulary.
+TEST(ServeTest, AWorkerKilledUnderAGrammar) {
+  const std::string body =
+      R"({"prompt":"The lighthouse keeper","max_tokens":150,"temperature":1.5,"seed":9,)"
+      R"("response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{)"
+      R"("type":"array","items":{"type":"integer"},"minItems":60}}},"stream":)";
+  std::string expected;
+  {
+    Server quick;
+    expected = JoinedStrings(quick.Post("/v1/completions", body + "false}"), "text");
+    EXPECT_EQ(expected.substr(0, 1), "[");
+    quick.ExpectEnds();
+  }
+  Server server(Slow({"--workers", "1"}));
+  HttpClient client(server.port());
+  client.Post("/v1/completions", body + "true}");
+  client.ReadUntil("\"text\"");
+  server.program().Kill("expertflow worker");
+  EXPECT_EQ(JoinedStrings(Unchunked(client.ReadAll()), "text"), expected);
+  EXPECT_TRUE(server.Shows("expertflow_workers_lost_total 1"));
+  server.ExpectEnds();
+}
+
 TEST(ServeTest, AClientThatVanishesFreesItsSequence) {
   Server server(Slow({"--sequences-max", "1"}));
   for (const char* how : {"", R"(,"stream":true)"}) {

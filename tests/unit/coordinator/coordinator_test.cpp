@@ -311,6 +311,25 @@ TEST_F(CoordinatorTest, AFailedSequenceEndsItsRequestOnly) {
   EXPECT_EQ(job_.Done(2).finish, FinishReason::kLength);
 }
 
+TEST_F(CoordinatorTest, TheVocabularyGoesBeforeTheFirstGrammarOfAWorker) {
+  job_.Start();
+  job_.Submit(1, "x", 2);
+  EXPECT_THAT(job_.SentTo<TokenBytes>(2), SizeIs(0));
+  for (const uint64_t id : {2, 3}) {
+    SubmitRequest request;
+    request.request = id;
+    request.text = "x";
+    request.max_new_tokens = 2;
+    request.grammar = "g";
+    job_.FromClient(1, request);
+  }
+  const auto tokens = job_.SentTo<TokenBytes>(2);
+  ASSERT_THAT(tokens, SizeIs(1));
+  EXPECT_EQ(tokens[0].sizes.size(), static_cast<size_t>(job_.model.vocab));
+  EXPECT_EQ(tokens[0].bytes[tokens[0].sizes.size() > 'x' ? 'x' : 0], 'x');
+  EXPECT_EQ(job_.SentTo<StartSequence>(2).back().grammar, "g");
+}
+
 TEST_F(CoordinatorTest, CapturesAreForwarded) {
   job_.Start();
   job_.Submit(8, "xy", 2);

@@ -235,23 +235,22 @@ TEST_F(ApiTest, LogprobsOfAStopStringShowNowhere) {
   const int32_t a = *tokenizer_->TokenToId("a");
   const int32_t b = *tokenizer_->TokenToId("b");
   for (const uint64_t id : {1, 2}) {
-    Post(id, std::string(R"({"prompt":"x","logprobs":0,"stop":"bb","stream":)") +
+    Post(id, std::string(R"({"prompt":"x","logprobs":0,"stop":"bab!","stream":)") +
                  (id == 1 ? "true}" : "false}"));
     EXPECT_FALSE(ToJob<SubmitRequest>().back().prompt_logprobs);
     Capture(id, 0, {{a, -1}});
     Say(id, "a");
     Capture(id, 1, {{b, -2}});  // held back: it may begin the stop string
-    Capture(id, 2, {{a, -3}});
-    Say(id, "ba");
-    Capture(id, 3, {{b, -4}});
-    Capture(id, 4, {{b, -5}});
+    Capture(id, 2, {{b, -3}});  // so may this one, so the first one is out
+    Say(id, "b");
+    Capture(id, 3, {{a, -4}});
     End(id, FinishReason::kStop);
   }
   const std::string& stream = recorder_.streams[1];
   EXPECT_THAT(stream, HasSubstr(R"("text":"a","logprobs":{"tokens":["a"],"token_logprobs":[-1])"));
-  EXPECT_THAT(stream, HasSubstr(R"("token_logprobs":[-2,-3])"));
+  EXPECT_THAT(stream, HasSubstr(R"("token_logprobs":[-2])"));
   EXPECT_THAT(stream, HasSubstr(R"("text":"","logprobs":null,"finish_reason":"stop")"));
-  EXPECT_THAT(Response(2).body, HasSubstr(R"("token_logprobs":[-1,-2,-3],)"));
+  EXPECT_THAT(Response(2).body, HasSubstr(R"("token_logprobs":[-1,-2],)"));
 }
 
 TEST_F(ApiTest, LogprobsOfAChatHaveBytes) {
@@ -272,6 +271,48 @@ TEST_F(ApiTest, LogprobsOfAChatHaveBytes) {
       Response(1).body,
       HasSubstr(
           R"("logprobs":{"content":[{"token":"bytes:\\xc3","logprob":-1.5,"bytes":[195],"top_logprobs":[{"token":"a","logprob":-0.5,"bytes":[97]}]}],"refusal":null})"));
+}
+
+TEST_F(ApiTest, CallsOfToolsAreTakenOutOfTheText) {
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}])";
+  auto plain = LoadModelTemplate(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe", "");
+  ASSERT_TRUE(plain.ok());
+  Make({.model = "tiny", .vocab = 4096, .positions_max = 500, .chat = *plain});
+  api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
+  Post(9, body + "}", "application/json", "/v1/chat/completions");
+  EXPECT_THAT(Response(9).body, HasSubstr(R"("param":"tools","code":"unsupported_parameter")"));
+
+  auto chat = LoadModelTemplate(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe",
+                                EXPERTFLOW_SOURCE_DIR "/tests/clients/tools_template.jinja");
+  ASSERT_TRUE(chat.ok()) << chat.status().message();
+  Make({.model = "tiny", .vocab = 4096, .positions_max = 500, .chat = *chat});
+  api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
+  Post(1, body + R"(,"tool_choice":"required"})", "application/json", "/v1/chat/completions");
+  EXPECT_THAT(ToJob<SubmitRequest>().at(0).grammar, HasSubstr("tool_call"));
+  const std::string call = R"(<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>)";
+  Say(1, call.substr(0, 20));
+  Say(1, call.substr(20));
+  End(1);
+  EXPECT_THAT(
+      Response(1).body,
+      HasSubstr(R"("message":{"role":"assistant","content":null,"tool_calls":[{"id":"call_)"));
+  EXPECT_THAT(Response(1).body, HasSubstr(R"("type":"function","function":{"name":"f",)"
+                                          R"("arguments":"{\"a\":1}"}}]},"logprobs":null,)"
+                                          R"("finish_reason":"tool_calls")"));
+
+  Post(2, body + R"(,"stream":true})", "application/json", "/v1/chat/completions");
+  EXPECT_EQ(ToJob<SubmitRequest>().at(1).grammar, "");
+  Say(2, "Well <to");
+  Say(2, call.substr(3));
+  Say(2, call);
+  End(2);
+  const std::string& stream = recorder_.streams[2];
+  const size_t text = stream.find(R"("delta":{"content":"Well "})");
+  const size_t first = stream.find(R"("delta":{"tool_calls":[{"index":0,"id":"call_)");
+  const size_t second = stream.find(R"("delta":{"tool_calls":[{"index":1,"id":"call_)");
+  const size_t end = stream.find(R"("delta":{},"logprobs":null,"finish_reason":"tool_calls")");
+  EXPECT_TRUE(text < first && first < second && second < end && end != std::string::npos) << stream;
 }
 
 TEST_F(ApiTest, AGoneClientsChoicesAreCancelled) {

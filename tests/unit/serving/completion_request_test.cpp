@@ -148,7 +148,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{R"({"prompt":"a","logit_bias":{"5x":1}})", "logit_bias"},
         BadCase{R"({"prompt":"a","logit_bias":{"":1}})", "logit_bias"},
         BadCase{R"({"prompt":"a","logit_bias":{"99999999999":1}})", "logit_bias"},
-        BadCase{R"({"prompt":"a","response_format":{"type":"json_object"}})", "response_format"},
+        BadCase{R"({"prompt":"a","response_format":{"type":"xml"}})", "response_format"},
+        BadCase{R"({"prompt":"a","response_format":"json_object"})", "response_format"},
+        BadCase{R"({"prompt":"a","response_format":{"type":"json_schema"}})", "response_format"},
+        BadCase{R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":7}})",
+                "response_format"},
+        BadCase{R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"schema":
+                {"type":"string","pattern":"a"}}}})",
+                "response_format"},
+        BadCase{R"({"prompt":"a","response_format":{"type":"json_object"},"ignore_eos":true})",
+                "ignore_eos"},
         BadCase{R"({"prompt":"a","tools":[{}]})", "tools"},
         BadCase{R"({"prompt":"a","best_of":3})", "best_of"}));
 
@@ -176,6 +185,47 @@ TEST(CompletionRequestTest, AChatsMessagesBecomeVariablesOfTheTemplate) {
   EXPECT_EQ(request.max_tokens, 4U);
 }
 
+TEST(CompletionRequestTest, ToolsGoToTheTemplateAndADemandedCallIsAGrammar) {
+  const std::string body =
+      R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f",
+          "arguments":"{\"a\": 1}"}}]},{"role":"tool","content":"2"}],
+          "tools":[{"type":"function","function":{"name":"f"}},
+                   {"type":"function","function":{"name":"g"}}],"tool_choice":)";
+  CompletionRequest request;
+  const auto parse = [&](const std::string& choice) {
+    const auto error = ParseChatRequest(body + choice + "}", "{}", &request);
+    EXPECT_FALSE(error) << error->message;
+  };
+  parse("\"auto\"");
+  EXPECT_TRUE(request.has_tools);
+  EXPECT_EQ(request.grammar, "");
+  EXPECT_NE(request.chat_json.find(R"("tools":[{"type":"function","function":{"name":"f"}},)"),
+            std::string::npos);
+  // As an object, whatever the client sends.
+  EXPECT_NE(request.chat_json.find(R"("arguments":{"a":1})"), std::string::npos);
+  parse("\"none\"");
+  EXPECT_FALSE(request.has_tools);
+  EXPECT_EQ(request.chat_json.find("\"tools\""), std::string::npos);
+  parse("\"required\"");
+  EXPECT_NE(request.grammar.find(R"(\"f\")"), std::string::npos);
+  EXPECT_NE(request.grammar.find(R"(\"g\")"), std::string::npos);
+  parse(R"({"type":"function","function":{"name":"g"}})");
+  EXPECT_EQ(request.grammar.find(R"(\"f\")"), std::string::npos);
+  EXPECT_NE(request.grammar.find(R"(\"g\")"), std::string::npos);
+}
+
+TEST(CompletionRequestTest, AResponseFormatIsAGrammar) {
+  CompletionRequest request;
+  ASSERT_FALSE(ParseCompletionRequest(R"({"prompt":"a","response_format":{"type":"json_object"}})",
+                                      &request));
+  EXPECT_EQ(request.grammar, R"({"alternatives":[{"schema":{"type":"object"}}]})");
+  ASSERT_FALSE(ParseCompletionRequest(
+      R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"name":"x",
+          "strict":true,"schema":{"type":"boolean"}}}})",
+      &request));
+  EXPECT_EQ(request.grammar, R"({"alternatives":[{"schema":{"type":"boolean"}}]})");
+}
+
 TEST(CompletionRequestTest, BadMessagesAreNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({})", "messages"},
@@ -194,7 +244,21 @@ TEST(CompletionRequestTest, BadMessagesAreNamed) {
       {R"({"messages":[{"role":"user","content":"a"}],"top_logprobs":2})", "top_logprobs"},
       {R"({"messages":[{"role":"user","content":"a"}],"logprobs":true,"top_logprobs":21})",
        "top_logprobs"},
-      {R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})", "tools"}};
+      {R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}]})", "tools[0]"},
+      {R"({"messages":[{"role":"user","content":"a"}],"tools":7})", "tools"},
+      {R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"a b"}}]})",
+       "tools[0]"},
+      {R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":[]}}]})",
+       "tools[0]"},
+      {R"({"messages":[{"role":"user","content":"a"}],"tool_choice":"required"})", "tool_choice"},
+      {R"({"messages":[{"role":"user","content":"a"}],"tool_choice":"perhaps","tools":[{"type":"function","function":{"name":"f"}}]})",
+       "tool_choice"},
+      {R"({"messages":[{"role":"user","content":"a"}],"tool_choice":{"type":"function","function":{"name":"g"}},"tools":[{"type":"function","function":{"name":"f"}}]})",
+       "tool_choice"},
+      {R"({"messages":[{"role":"user","content":"a"}],"parallel_tool_calls":false,"tools":[{"type":"function","function":{"name":"f"}}]})",
+       "parallel_tool_calls"},
+      {R"({"messages":[{"role":"user","content":"a"}],"tool_choice":"required","tools":[{"type":"function","function":{"name":"f","parameters":{"oneOf":[]}}}]})",
+       "tools"}};
   for (const auto& [body, param] : cases) {
     CompletionRequest request;
     const auto error = ParseChatRequest(body, "{}", &request);

@@ -136,6 +136,70 @@ TEST_F(EngineTest, ARequeuedSequenceKeepsItsPenalties) {
   EXPECT_NE(tokens_[1], whole);
 }
 
+// A vocabulary of which token t is the character 'A' + t, but for three tokens.
+TokenBytes Letters() {
+  TokenBytes tokens;
+  for (int32_t id = 0; id < 64; ++id) {
+    tokens.bytes += id == 7   ? std::string("[")
+                    : id == 8 ? "]"
+                    : id == 9 ? ","
+                              : std::string(1, static_cast<char>('0' + id % 10));
+    tokens.sizes.push_back(1);
+  }
+  return tokens;
+}
+
+TEST_F(EngineTest, AGrammarDecidesWhatMayComeAndWhereItEnds) {
+  StartSequence start = Request(1, {5, 6, 7}, 30);
+  start.sampling = {.temperature = 2, .seed = 3};
+  start.stop_tokens = {60};
+  start.grammar =
+      R"({"alternatives":[{"schema":{"type":"array","items":{"enum":[1,2,55]},"minItems":3,"maxItems":5}}]})";
+  Make({});
+  EXPECT_EQ(StartOf(start).code(), StatusCode::kFailedPrecondition);  // no vocabulary
+  ASSERT_TRUE(engine_->SetTokens(Letters()).ok());
+  MustStart(start);
+  RunToEnd();
+  const std::vector<int32_t> whole = tokens_[1];
+  EXPECT_EQ(finish_[1], FinishReason::kStop);
+  std::string text;
+  const TokenBytes letters = Letters();
+  for (const int32_t token : whole)
+    text += token == 60 ? '.' : letters.bytes[static_cast<size_t>(token)];
+  EXPECT_THAT(text, ::testing::MatchesRegex("\\[[125,]+\\]\\.")) << text;
+
+  // The same elsewhere, from any token on.
+  for (size_t done = 1; done < whole.size(); ++done) {
+    tokens_.clear();
+    StartSequence rest = start;
+    rest.tokens.insert(rest.tokens.end(), whole.begin(),
+                       whole.begin() + static_cast<ptrdiff_t>(done));
+    Make({});
+    ASSERT_TRUE(engine_->SetTokens(Letters()).ok());
+    MustStart(rest);
+    RunToEnd();
+    EXPECT_EQ(tokens_[1],
+              std::vector<int32_t>(whole.begin() + static_cast<ptrdiff_t>(done), whole.end()));
+  }
+
+  StartSequence wrong = start;
+  wrong.tokens.push_back(8);
+  EXPECT_THAT(StartOf(wrong).message(), HasSubstr("not allowed by the grammar"));
+  wrong = start;
+  wrong.grammar = "nonsense";
+  EXPECT_EQ(StartOf(wrong).code(), StatusCode::kInvalidArgument);
+
+  // Nothing may come, not even the end: an error, not a token.
+  start.stop_tokens.clear();
+  MustStart(start);
+  std::vector<SequenceFailed> failed;
+  while (!engine_->idle()) {
+    for (SequenceFailed& one : Step().failed) failed.push_back(std::move(one));
+  }
+  ASSERT_THAT(failed, SizeIs(1));
+  EXPECT_THAT(failed[0].message, HasSubstr("allows none"));
+}
+
 // A re-queued sequence that has nothing left to generate would need KV blocks that nobody reserved.
 TEST_F(EngineTest, RefusesASequenceThatIsComplete) {
   Make({});

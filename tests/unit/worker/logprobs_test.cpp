@@ -21,6 +21,10 @@ TEST(Logprobs, AreThoseOfTheSoftmaxLikeliestFirst) {
     EXPECT_EQ(found[i].token, expected[i].first) << i;
     EXPECT_NEAR(found[i].logprob, std::log(expected[i].second / 16), 1e-4) << i;
   }
+  // Likelier ones that come late.
+  const auto late = LogprobsOf(std::vector<float>{1, 9, 2, 3, 5, 4}, 0, 2);
+  EXPECT_EQ(late[1].token, 1);
+  EXPECT_EQ(late[2].token, 4);
   EXPECT_EQ(LogprobsOf(logits, 0, 0).size(), 1U);
   EXPECT_EQ(LogprobsOf(logits, 0, 99).size(), 6U);
 }

@@ -201,6 +201,17 @@ TEST(Sampler, PenaltiesAndBiasHaveOneOrder) {
                         .presence_penalty = 0.5f,
                         .logit_bias = {{3, 3}}}),
               ElementsAre(2, -4, 1.5f, 2.5f, 0));
+  // What is forbidden cannot come back, however it is biased; NaN is an error still.
+  const std::vector<uint64_t> bits = {0b00110};
+  const std::vector<int32_t> also = {4};
+  const AllowedTokens allowed{bits, also};
+  const auto constrained = sampler.Adjust(std::vector<float>{4, -2, 3, kNan, 0},
+                                          {.logit_bias = {{0, 100}, {2, 1}}}, tokens, 4, &allowed);
+  EXPECT_EQ(constrained[0], -kInfinity);
+  EXPECT_EQ(constrained[1], -2);
+  EXPECT_EQ(constrained[2], 4);
+  EXPECT_TRUE(std::isnan(constrained[3]));
+  EXPECT_EQ(constrained[4], 0);
   // Nothing is left from one call to the next, and a larger vocabulary is no surprise.
   const std::vector<float> more(9, 1.0f);
   EXPECT_THAT(sampler.Adjust(more, {.frequency_penalty = 1}, std::vector<int32_t>{8, 8}, 1),

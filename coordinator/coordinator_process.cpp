@@ -15,7 +15,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "coordinator/coordinator.h"
-#include "model/checkpoint/json_config.h"
+#include "coordinator/model_tokenizer.h"
+#include "model/checkpoint/model_files.h"
 #include "transport/local_socket.h"
 #include "transport/rendezvous.h"
 #include "transport/wire.h"
@@ -27,6 +28,8 @@ constexpr int64_t kTickNs = 500'000'000;
 constexpr int64_t kStopNs = 1'500'000'000;
 constexpr int64_t kSignalStopNs = 600'000'000;  // mpirun kills within a second of its SIGTERM
 constexpr size_t kClientsMax = 256;
+constexpr const char* kGenerationName = "generation_config.json";
+constexpr size_t kConfigBytesMax = size_t{1} << 20;
 
 std::string RandomSecret() {
   std::random_device random;
@@ -35,23 +38,26 @@ std::string RandomSecret() {
 
 Result<ServedModel> LoadModel(const CoordinatorOptions& options) {
   ServedModel model;
-  const std::string tokenizer =
-      options.tokenizer.empty() ? options.model + "/tokenizer.json" : options.tokenizer;
-  ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Load(tokenizer));
-  ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Load(options.model + "/config.json"));
+  ASSIGN_OR_RETURN(model.tokenizer, LoadModelTokenizer(options.model, options.tokenizer));
+  ASSIGN_OR_RETURN(const JsonConfig config, LoadModelConfig(options.model));
   ASSIGN_OR_RETURN(model.vocab, config.Int("vocab_size", 1, 1 << 24));
   ASSIGN_OR_RETURN(model.context, config.Int("max_position_embeddings", 1, 1 << 26));
   ASSIGN_OR_RETURN(auto eos, config.IntList("eos_token_id", 0, model.vocab - 1));
-  const auto generation = JsonConfig::Load(options.model + "/generation_config.json");
-  if (generation.ok() && generation->Has("eos_token_id")) {
-    ASSIGN_OR_RETURN(eos, generation->IntList("eos_token_id", 0, model.vocab - 1));
-  } else if (!generation.ok() && generation.status().code() != StatusCode::kNotFound) {
+  const auto generation = ReadModelText(options.model, kGenerationName, kConfigBytesMax);
+  if (generation.ok()) {
+    ASSIGN_OR_RETURN(const JsonConfig json,
+                     JsonConfig::Parse(*generation, ModelTextName(options.model, kGenerationName)));
+    if (json.Has("eos_token_id")) {
+      ASSIGN_OR_RETURN(eos, json.IntList("eos_token_id", 0, model.vocab - 1));
+    }
+  } else if (generation.status().code() != StatusCode::kNotFound) {
     return generation.status();
   }
   model.eos.assign(eos.begin(), eos.end());
   if (model.tokenizer->vocab_size() > model.vocab) {
     return InvalidArgument(fmt::format("{} has token ids up to {}, the model's vocabulary is {}",
-                                       tokenizer, model.tokenizer->vocab_size() - 1, model.vocab));
+                                       ModelTokenizerName(options.model, options.tokenizer),
+                                       model.tokenizer->vocab_size() - 1, model.vocab));
   }
   return model;
 }

@@ -1,16 +1,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "common/units.h"
+#include "coordinator/model_tokenizer.h"
 #include "expert_store/store_view.h"
 #include "launch/commands.h"
 #include "launch/model_source.h"
 #include "launch/report.h"
+#include "model/checkpoint/model_files.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace expertflow {
@@ -81,12 +82,11 @@ struct Inspection {
 };
 
 void InspectTokenizer(Inspection* found) {
-  const std::string file = found->model.folder + "/tokenizer.json";
-  if (std::error_code error; !std::filesystem::exists(file, error)) {
+  const Result<std::unique_ptr<Tokenizer>> tokenizer = LoadModelTokenizer(found->model.folder, "");
+  if (!tokenizer.ok() && tokenizer.status().code() == StatusCode::kNotFound) {
     found->tokenizer = "none";
     return;
   }
-  const Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Load(file);
   if (!tokenizer.ok()) {
     found->tokenizer = "cannot be used: " + tokenizer.status().message();
     return;
@@ -114,7 +114,8 @@ Result<Inspection> Inspect(const Options& options) {
 
 std::string_view SourceKind(const ModelSource& model) {
   if (!model.has_weights) return "config only, no weights";
-  return model.store_file.empty() ? "safetensors" : "store file";
+  if (!model.store_file.empty()) return "store file";
+  return IsGguf(model.folder) ? "GGUF" : "safetensors";
 }
 
 std::string_view Quantised(const ModelSource& model) {

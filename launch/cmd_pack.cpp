@@ -6,6 +6,8 @@
 #include <system_error>
 
 #include "common/clock.h"
+#include "common/log.h"
+#include "common/mapped_file.h"
 #include "common/units.h"
 #include "expert_store/store_layout.h"
 #include "expert_store/store_writer.h"
@@ -16,6 +18,7 @@
 #include "model/arch/architecture.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/json_config.h"
+#include "model/checkpoint/model_files.h"
 
 namespace expertflow {
 namespace {
@@ -28,6 +31,18 @@ struct Packed {
   int64_t wall_ns = 0;
 };
 
+// What a GGUF file says in place of a folder's text.
+Status WriteTextOf(const std::string& model, const std::string& name, const std::string& folder) {
+  const Result<std::string> text = ReadModelText(model, name, SIZE_MAX);
+  if (!text.ok() && text.status().code() == StatusCode::kNotFound) return OkStatus();
+  if (!text.ok() && name.starts_with("tokenizer")) {
+    LogWarning("{} is not written: {}", name, text.status().message());
+    return OkStatus();
+  }
+  RETURN_IF_ERROR(text.status());
+  return WriteFileAtomically(folder + "/" + name, *text);
+}
+
 Result<Packed> Pack(const Options& options) {
   const std::string input = options.Text("checkpoint");
   const std::string folder = options.Text("output");
@@ -36,7 +51,7 @@ Result<Packed> Pack(const Options& options) {
   if (fs::exists(packed.file, error) && !options.Flag("force")) {
     return InvalidArgument(fmt::format("{} exists; --force overwrites it", packed.file));
   }
-  ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Load(input + "/config.json"));
+  ASSIGN_OR_RETURN(const JsonConfig config, LoadModelConfig(input));
   ASSIGN_OR_RETURN(const std::unique_ptr<Architecture> architecture, MakeArchitecture(config));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(input));
   ASSIGN_OR_RETURN(const StoreLayout layout,
@@ -54,7 +69,8 @@ Result<Packed> Pack(const Options& options) {
   progress.Clear();
   for (const char* name :
        {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
-    RETURN_IF_ERROR(CopyIfPresent(input + "/" + name, folder + "/" + name));
+    RETURN_IF_ERROR(IsGguf(input) ? WriteTextOf(input, name, folder)
+                                  : CopyIfPresent(input + "/" + name, folder + "/" + name));
   }
   packed.wall_ns = NowNs() - start_ns;
   return packed;

@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "common/mapped_file.h"
+#include "coordinator/model_tokenizer.h"
 #include "expert_store/layout.h"
 #include "expert_store/store_layout.h"
 #include "expert_store/store_view.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/model_files.h"
 #include "model/checkpoint/safetensors.h"
 
 namespace expertflow {
@@ -63,7 +65,9 @@ Status ReadPacked(ModelSource* model) {
 }
 
 Status ReadCheckpoint(ModelSource* model) {
-  RETURN_IF_ERROR(ReadConfigFile(model->folder + "/config.json", model));
+  ASSIGN_OR_RETURN(const JsonConfig config, LoadModelConfig(model->folder));
+  ASSIGN_OR_RETURN(model->architecture, MakeArchitecture(config));
+  model->config_json = config.text();
   const WeightPlan& plan = model->architecture->weights();
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model->folder));
   ASSIGN_OR_RETURN(const StoreLayout layout,
@@ -109,18 +113,14 @@ Status SizesWithoutWeights(ModelSource* model) {
 
 }  // namespace
 
-std::string ModelSource::TokenizerFile(const Options& options) const {
-  const std::string given = options.Text("tokenizer");
-  return given.empty() ? folder + "/tokenizer.json" : given;
-}
-
 Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const Options& options, const ModelSource& model) {
-  const std::string file = model.TokenizerFile(options);
-  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(file));
+  const std::string file = options.Text("tokenizer");
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadModelTokenizer(model.folder, file));
   const int64_t vocab = model.architecture->shape().vocab;
   if (tokenizer->vocab_size() > vocab) {
     return InvalidArgument(fmt::format("{}: token id {} is beyond the model's vocabulary of {}",
-                                       file, tokenizer->vocab_size() - 1, vocab));
+                                       ModelTokenizerName(model.folder, file),
+                                       tokenizer->vocab_size() - 1, vocab));
   }
   return tokenizer;
 }
@@ -133,6 +133,8 @@ Result<ModelSource> OpenModel(const std::string& path) {
   if (absolute.ends_with(kPackedSuffix)) {
     model.folder = fs::path(absolute).parent_path().string();
     model.store_file = absolute;
+  } else if (IsGguf(absolute)) {
+    model.folder = absolute;
   } else {
     if (!fs::is_directory(absolute, error)) {
       return NotFound(fmt::format("{}: there is no such model folder", path));
@@ -148,7 +150,7 @@ Result<ModelSource> OpenModel(const std::string& path) {
 Result<ModelSource> OpenModelOrConfig(const std::string& path) {
   const std::string absolute = Absolute(path);
   std::error_code error;
-  if (absolute.ends_with(kPackedSuffix)) return OpenModel(path);
+  if (absolute.ends_with(kPackedSuffix) || IsGguf(absolute)) return OpenModel(path);
   ModelSource model;
   if (fs::is_directory(absolute, error)) {
     for (const char* name :

@@ -19,21 +19,18 @@ namespace expertflow {
 inline constexpr char kPackedFileName[] = "model.efstore";
 
 struct ModelSource {
-  std::string folder;      // absolute
-  std::string store_file;  // absolute; empty: the folder's safetensors
+  std::string folder;      // absolute; or the GGUF file
+  std::string store_file;  // absolute; empty: the folder's safetensors, or the GGUF file
   std::string config_json;
   std::unique_ptr<Architecture> architecture;
   bool has_weights = true;
   StoreSizes sizes;          // without weights: as a store of them would have
   uint64_t store_bytes = 0;  // segment or packed file
   DType expert_dtype = DType::kBF16;
-
-  // "--tokenizer" or the folder's own.
-  std::string TokenizerFile(const Options& options) const;
 };
 
-// `path` is a model folder or a store file. Everything is checked that can be without reading the
-// tensors' data.
+// `path` is a model folder, a GGUF file or a store file. Everything is checked that can be without
+// reading the tensors' data.
 Result<ModelSource> OpenModel(const std::string& path);
 // Also a folder with only a config.json, or a config.json.
 Result<ModelSource> OpenModelOrConfig(const std::string& path);

@@ -6,16 +6,18 @@
 #include <utility>
 
 #include "common/mapped_file.h"
+#include "model/checkpoint/model_files.h"
 
 namespace expertflow {
 namespace {
 
 using Json = nlohmann::json;
 
+constexpr const char* kConfigName = "tokenizer_config.json";
 constexpr size_t kConfigBytesMax = size_t{16} << 20;
 
-Result<Json> ReadConfig(const std::string& path) {
-  Result<std::string> text = ReadFileToString(path, kConfigBytesMax);
+Result<Json> ReadConfig(const std::string& model, const std::string& path) {
+  Result<std::string> text = ReadModelText(model, kConfigName, kConfigBytesMax);
   if (!text.ok()) {
     if (text.status().code() == StatusCode::kNotFound) return Json::object();
     return text.status();
@@ -56,10 +58,13 @@ std::string SpecialTokensJson(const Json& config) {
 }  // namespace
 
 Result<ModelTemplate> LoadModelTemplate(const std::string& folder, const std::string& file) {
-  const std::string config_path = folder + "/tokenizer_config.json";
-  ASSIGN_OR_RETURN(const Json config, ReadConfig(config_path));
+  const std::string config_path = ModelTextName(folder, kConfigName);
+  ASSIGN_OR_RETURN(const Json config, ReadConfig(folder, config_path));
   std::string name = file.empty() ? folder + "/chat_template.jinja" : file;
-  Result<std::string> source = ReadFileToString(name, ChatTemplate::kSourceBytesMax);
+  Result<std::string> source = NotFound(name);
+  if (!file.empty() || !IsGguf(folder)) {
+    source = ReadFileToString(name, ChatTemplate::kSourceBytesMax);
+  }
   if (!source.ok()) {
     if (!file.empty() || source.status().code() != StatusCode::kNotFound) return source.status();
     name = config_path;

@@ -15,7 +15,8 @@ struct ModelTemplate {
 };
 
 // `file`, or else the folder's chat_template.jinja, or else chat_template of its
-// tokenizer_config.json (of several, the one named "default"). kNotFound when there is none.
+// tokenizer_config.json (of several, the one named "default"), or that of a GGUF file. kNotFound
+// when there is none.
 Result<ModelTemplate> LoadModelTemplate(const std::string& folder, const std::string& file);
 
 }  // namespace expertflow

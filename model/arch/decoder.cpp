@@ -91,6 +91,8 @@ WeightPlan MakeWeightPlan(const DecoderConfig& config, const DecoderTables& tabl
   }
   plan.ignored_prefixes = tables.ignored_prefixes;
   plan.quantisation = config.quantisation;
+  plan.head_dim = config.shape.head_dim;
+  plan.nope_dim = config.latent.nope_dim;
   if (config.tied_embeddings) plan.ignored_prefixes.push_back("lm_head.weight");
   return plan;
 }

@@ -40,7 +40,8 @@ Status CheckQuantisation(const JsonConfig& json, const DecoderDefaults& defaults
                          const Quantisation& quantisation) {
   using Method = Quantisation::Method;
   const Method method = quantisation.method;
-  if (method == Method::kNone || (method == Method::kMxfp4) == defaults.fused_experts) {
+  if (method == Method::kNone || method == Method::kGguf ||
+      (method == Method::kMxfp4) == defaults.fused_experts) {
     return OkStatus();
   }
   return json.Error(

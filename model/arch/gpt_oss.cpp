@@ -129,6 +129,20 @@ ExpertSpec DeclareFusedExpert(const DecoderConfig& config, int32_t layer, int32_
   return spec;
 }
 
+// As GGUF files keep them: gate and up apart.
+ExpertSpec DeclareSingleExpert(const ModelShape& shape, int32_t layer, int32_t expert) {
+  const std::string prefix = LayerPrefix(layer) + "mlp.experts.";
+  ExpertSpec spec = DeclareExpert(shape, layer, expert, prefix);
+  const auto bias = [&](const char* matrix, int64_t size) {
+    return TensorSpec{fmt::format("{}{}.{}.bias", prefix, expert, matrix), {size}, {}};
+  };
+  spec.has_biases = true;
+  spec.gate_bias = bias("gate_proj", shape.expert_intermediate);
+  spec.up_bias = bias("up_proj", shape.expert_intermediate);
+  spec.down_bias = bias("down_proj", shape.hidden);
+  return spec;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Architecture>> MakeGptOss(const JsonConfig& json) {
@@ -138,7 +152,9 @@ Result<std::unique_ptr<Architecture>> MakeGptOss(const JsonConfig& json) {
     return DeclareLayer(config, layer, table);
   };
   tables.expert = [decoder = config.decoder](int32_t layer, int32_t expert) {
-    return DeclareFusedExpert(decoder, layer, expert);
+    return decoder.quantisation.method == Quantisation::Method::kGguf
+               ? DeclareSingleExpert(decoder.shape, layer, expert)
+               : DeclareFusedExpert(decoder, layer, expert);
   };
   return MakeDecoder(config.decoder, std::move(tables));
 }

@@ -7,6 +7,7 @@
 
 #include "common/mapped_file.h"
 #include "model/checkpoint/json_stream.h"
+#include "model/checkpoint/model_files.h"
 
 namespace expertflow {
 namespace {
@@ -105,7 +106,17 @@ Result<WeightMap> ParseCheckpointIndex(std::string_view text, std::string_view f
   return map;
 }
 
-Result<Checkpoint> Checkpoint::Open(const std::string& folder) {
+Result<Checkpoint> Checkpoint::Open(const std::string& path) {
+  if (!IsGguf(path)) return OpenFolder(path);
+  Checkpoint result;
+  result.folder_ = path;
+  ASSIGN_OR_RETURN(GgufFile file, GgufFile::Open(path));
+  result.gguf_ = std::make_unique<GgufFile>(std::move(file));
+  for (const TensorInfo& info : result.gguf_->tensors()) result.tensors_.push_back(&info);
+  return result;
+}
+
+Result<Checkpoint> Checkpoint::OpenFolder(const std::string& folder) {
   const auto in_folder = [&](const std::string& name) {
     return (std::filesystem::path(folder) / name).string();
   };
@@ -168,6 +179,7 @@ const TensorInfo* Checkpoint::Find(std::string_view name) const {
 
 uint64_t Checkpoint::file_bytes() const {
   uint64_t bytes = 0;
+  if (gguf_ != nullptr && !tensors_.empty()) bytes = tensors_.front()->file->bytes().size();
   for (const SafetensorsFile& file : files_) {
     if (!file.tensors().empty()) bytes += file.tensors().front().file->bytes().size();
   }

@@ -66,8 +66,6 @@ class Mxfp4Decoder final : public TensorDecoder {
   Mxfp4Decoder(const QuantisedParts& parts, uint64_t cols) : parts_(parts), cols_(cols) {}
 
   Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const override {
-    static constexpr float kE2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                        -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
     const uint64_t blocks = cols_ / kMxfp4Block;
     std::vector<uint8_t> bytes(blocks * kMxfp4Bytes);
     std::vector<uint8_t> exponents(blocks);

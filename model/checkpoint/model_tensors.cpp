@@ -7,6 +7,9 @@
 #include <unordered_set>
 #include <utility>
 
+#include "model/checkpoint/gguf_decoder.h"
+#include "model/checkpoint/gguf_model.h"
+
 namespace expertflow {
 namespace {
 
@@ -16,7 +19,11 @@ constexpr std::string_view kWeightSuffix = ".weight";
 class Resolver {
  public:
   Resolver(const WeightPlan& plan, const Checkpoint& checkpoint)
-      : plan_(plan), checkpoint_(checkpoint) {}
+      : plan_(plan), checkpoint_(checkpoint) {
+    if (checkpoint.gguf() == nullptr) return;
+    const auto architecture = checkpoint.gguf()->Text("general.architecture");
+    if (architecture.ok()) architecture_ = *architecture;
+  }
 
   Result<ModelTensor> Find(const TensorSpec& spec);
   // Whatever was not used is ignored by the plan, or has no effect beside a quantised tensor.
@@ -38,6 +45,8 @@ class Resolver {
                                        checkpoint_.folder(), name, beside.name,
                                        QuantisationName(plan_.quantisation.method)));
   }
+  Result<ModelTensor> FindGguf(const TensorSpec& spec);
+  Result<ModelTensor> FindSplitKv(const TensorSpec& spec, const GgufPlace& place);
   Result<ModelTensor> FindPlain(const TensorSpec& spec, const TensorInfo& info) const;
   Result<ModelTensor> FindFp8(const TensorSpec& spec, const TensorInfo& info);
   Result<ModelTensor> FindMxfp4(const TensorSpec& spec, const TensorInfo& blocks);
@@ -50,6 +59,7 @@ class Resolver {
 
   const WeightPlan& plan_;
   const Checkpoint& checkpoint_;
+  std::string architecture_;  // of a GGUF file
   std::unordered_set<std::string_view> used_;
   // Without ".weight": linear layers that are quantised.
   std::unordered_set<std::string> quantised_;
@@ -59,6 +69,12 @@ Result<ModelTensor> Resolver::Find(const TensorSpec& spec) {
   using Method = Quantisation::Method;
   const Method method = plan_.quantisation.method;
   const std::string& name = spec.source();
+  if ((checkpoint_.gguf() != nullptr) != (method == Method::kGguf)) {
+    return InvalidArgument(fmt::format(
+        "{}: the config {} from a GGUF file, the tensors {}", checkpoint_.folder(),
+        method == Method::kGguf ? "is" : "is not", method == Method::kGguf ? "are not" : "are"));
+  }
+  if (method == Method::kGguf) return FindGguf(spec);
   const TensorInfo* plain = Use(name);
   const std::string base =
       name.ends_with(kWeightSuffix) ? name.substr(0, name.size() - kWeightSuffix.size()) : "";
@@ -87,6 +103,88 @@ Result<ModelTensor> Resolver::Find(const TensorSpec& spec) {
   }
   if (method == Method::kFp8 && !base.empty()) return FindFp8(spec, *plain);
   return FindPlain(spec, *plain);
+}
+
+// Shapes that differ in dimensions of 1 only.
+bool SameShape(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  const auto without_ones = [](std::vector<int64_t> shape) {
+    shape.erase(std::remove(shape.begin(), shape.end(), 1), shape.end());
+    return shape;
+  };
+  return without_ones(a) == without_ones(b);
+}
+
+DType StoredType(ElementType type) {
+  switch (type) {
+    case ElementType::kF16: return DType::kF16;
+    case ElementType::kBF16:
+    case ElementType::kGgufMxfp4: return DType::kBF16;
+    default: return DType::kF32;
+  }
+}
+
+Result<ModelTensor> Resolver::FindGguf(const TensorSpec& spec) {
+  const GgufPlace place = FindInGguf(architecture_, spec.name);
+  const TensorInfo* info = Use(place.tensor);
+  std::vector<int64_t> shape = spec.shape;
+  GgufRows rows;
+  if (info != nullptr && place.expert >= 0) {
+    shape.insert(shape.begin(), plan_.experts_per_layer);
+    const int64_t of_expert = spec.shape.size() == 1 ? 1 : spec.shape.front();
+    rows.first = static_cast<uint64_t>(place.expert * of_expert);
+  } else if (info == nullptr && !place.single.empty()) {
+    info = Use(place.single);
+  } else if (info == nullptr && place.tensor.ends_with("attn_kv_b.weight")) {
+    return FindSplitKv(spec, place);
+  }
+  if (info == nullptr) {
+    return Missing(spec, fmt::format(" (here '{}')", place.tensor));
+  }
+  if (!SameShape(info->shape, shape)) {
+    return InvalidArgument(fmt::format("tensor {}: expected shape {}, found {}", info->Where(),
+                                       FormatShape(shape), FormatShape(info->shape)));
+  }
+  if (place.rotated) rows.head_rows = static_cast<uint64_t>(plan_.head_dim);
+  if (place.rotated && (rows.head_rows < 2 || spec.shape.front() % plan_.head_dim != 0)) {
+    return InvalidArgument(fmt::format("tensor {}: {} rows are not heads of {}", info->Where(),
+                                       spec.shape.front(), rows.head_rows));
+  }
+  return Decoded(spec, *info, StoredType(info->type),
+                 MakeGgufDecoder(*info, rows, static_cast<uint64_t>(spec.shape.back())));
+}
+
+// kv_b_proj as keys and values apart.
+Result<ModelTensor> Resolver::FindSplitKv(const TensorSpec& spec, const GgufPlace& place) {
+  const std::string prefix = place.tensor.substr(0, place.tensor.find("attn_kv_b"));
+  const TensorInfo* keys = Use(prefix + "attn_k_b.weight");
+  const TensorInfo* values = Use(prefix + "attn_v_b.weight");
+  if (keys == nullptr || values == nullptr) {
+    return Missing(spec, fmt::format(" (here '{}', or '{}attn_k_b.weight' and '{}attn_v_b.weight')",
+                                     place.tensor, prefix, prefix));
+  }
+  const int64_t rank = spec.shape.back();
+  for (const TensorInfo* part : {keys, values}) {
+    const bool is_key = part == keys;
+    if (part->shape.size() == 3 && part->shape[0] == keys->shape[0] &&
+        part->shape[is_key ? 1 : 2] == rank) {
+      continue;
+    }
+    return InvalidArgument(fmt::format(
+        "tensor {}: expected shape {}, found {}", part->Where(),
+        is_key ? fmt::format("[heads, {}, size]", rank) : fmt::format("[heads, size, {}]", rank),
+        FormatShape(part->shape)));
+  }
+  const SplitKvShape shape{.heads = static_cast<uint64_t>(keys->shape[0]),
+                           .nope = static_cast<uint64_t>(keys->shape[2]),
+                           .value = static_cast<uint64_t>(values->shape[1]),
+                           .rank = static_cast<uint64_t>(rank)};
+  if (plan_.nope_dim != keys->shape[2] ||
+      spec.shape.front() != keys->shape[0] * (keys->shape[2] + values->shape[1])) {
+    return InvalidArgument(fmt::format("tensor {}: shape {} does not make up kv_b_proj of shape {}",
+                                       keys->Where(), FormatShape(keys->shape),
+                                       FormatShape(spec.shape)));
+  }
+  return Decoded(spec, *keys, DType::kF32, MakeSplitKvDecoder(*keys, *values, shape));
 }
 
 Result<ModelTensor> Resolver::FindPlain(const TensorSpec& spec, const TensorInfo& info) const {

@@ -136,6 +136,7 @@ std::string_view QuantisationName(Quantisation::Method method) {
     case Quantisation::Method::kMxfp4: return "mxfp4";
     case Quantisation::Method::kGptq: return "gptq";
     case Quantisation::Method::kAwq: return "awq";
+    case Quantisation::Method::kGguf: return "gguf";
   }
   return "none";
 }
@@ -160,6 +161,8 @@ Result<Quantisation> ReadQuantisation(const JsonConfig& config) {
   } else if (method == "awq") {
     result.method = Quantisation::Method::kAwq;
     RETURN_IF_ERROR(ReadAwq(json, &result));
+  } else if (method == "gguf") {  // of a config that was made from a GGUF file
+    result.method = Quantisation::Method::kGguf;
   } else {
     return json.Error(
         "quant_method",

@@ -18,6 +18,7 @@ struct Quantisation {
     kMxfp4,  // e2m1 with a power of two for each 32 elements
     kGptq,   // integers with scale and zero point for each group of inputs, packed over inputs
     kAwq,    // likewise, packed over outputs
+    kGguf,   // a GGUF file, whatever its types
   };
 
   Method method = Method::kNone;
@@ -31,7 +32,7 @@ struct Quantisation {
   bool act_order = false;   // the groups' inputs do not lie together: g_idx must be there
 };
 
-// "none", "fp8", "mxfp4", "gptq", "awq"
+// "none", "fp8", "mxfp4", "gptq", "awq", "gguf"
 std::string_view QuantisationName(Quantisation::Method method);
 
 // Of the key quantization_config; absent: kNone. Methods, bits and switches that the decoders do

@@ -60,6 +60,9 @@ struct WeightPlan {
   // A name is ignored when it starts with one of these.
   std::vector<std::string> ignored_prefixes;
   Quantisation quantisation;  // of the checkpoint
+  // Rows that belong together in projections, which some files keep in another order.
+  int64_t head_dim = 0;  // of queries and keys
+  int64_t nope_dim = 0;  // of them without rotation, in multi-head latent attention
 };
 
 }  // namespace expertflow

@@ -1,5 +1,6 @@
 // Quantised checkpoints through the whole set-up: inspect, run, pack, and run from the packed file
 // give what the same values as float32 give.
+#include "tests/golden/gguf_models.h"
 #include "tests/golden/quantised_checkpoint.h"
 #include "tests/process/program.h"
 
@@ -61,6 +62,30 @@ TEST_F(QuantisedRunTest, Fp8) {
       {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}},
       [](const MatrixToQuantise& matrix) { return QuantiseFp8(matrix, 128, 128, "_scale_inv"); });
   ExpectSameText("fp8", "F32");
+}
+
+// With the file's own tokenizer.
+TEST_F(QuantisedRunTest, Gguf) {
+  GgufPair pair = QwenAsGguf(kSource + "qwen2_moe_gqa", "qwen2moe", GgufQ8_0());
+  const std::string tokenizer = kSource + "qwen2_moe_gqa/tokenizer.json";
+  WriteGgufTokenizer(ReadAll(tokenizer), "qwen2", &pair.gguf);
+  const std::string file = folder_ + "/model.gguf";
+  std::ofstream(file, std::ios::binary) << pair.gguf.Content();
+  WriteTestCheckpoint(folder_ + "/plain", pair.plain, pair.config);
+  std::filesystem::copy(tokenizer, folder_ + "/plain/tokenizer.json");
+  const auto inspected = nlohmann::json::parse(Output({"inspect", file, "--json", "-"}));
+  EXPECT_EQ(inspected["source"], "GGUF");
+  EXPECT_EQ(inspected["quantisation"], "gguf");
+  EXPECT_EQ(inspected["tokenizer_vocab"], 299);
+  const auto run = [&](const std::string& model, const std::string& workers) {
+    return Output({"run", "--model", model, "--prompt", "The river", "--max-tokens", "24",
+                   "--workers", workers, "--expert-memory", "30%"});
+  };
+  const std::string expected = run(folder_ + "/plain", "1");
+  EXPECT_GT(expected.size(), 24u);
+  EXPECT_EQ(run(file, "2"), expected);
+  Output({"pack", file, "-o", folder_ + "/packed"});
+  EXPECT_EQ(run(folder_ + "/packed", "2"), expected);
 }
 
 }  // namespace

@@ -1,0 +1,1 @@
+expertflow_add_fuzz(gguf DEPS common model_checkpoint)

@@ -152,6 +152,7 @@ void Coordinator::AttachWorkers() {
       if (store.member.info.role == ProcessRole::kStore && store.ready &&
           SameHost(store.member.info, worker.member.info)) {
         worker.attached = true;
+        for (const PublishTables& tables : model_.tables) port_.Send(id, tables);
         port_.Send(id, AttachStore{store.store});
         break;
       }

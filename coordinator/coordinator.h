@@ -51,6 +51,7 @@ struct ServedModel {
   int64_t vocab = 0;
   int64_t context = 0;
   std::vector<int32_t> eos;
+  std::vector<PublishTables> tables;  // for every worker
 };
 
 class Coordinator {

@@ -54,6 +54,7 @@ Result<ServedModel> LoadModel(const CoordinatorOptions& options) {
     return generation.status();
   }
   model.eos.assign(eos.begin(), eos.end());
+  model.tables = options.tables;
   if (model.tokenizer->vocab_size() > model.vocab) {
     return InvalidArgument(fmt::format("{} has token ids up to {}, the model's vocabulary is {}",
                                        ModelTokenizerName(options.model, options.tokenizer),

@@ -23,9 +23,10 @@ struct CoordinatorOptions {
   // Model folder: config.json (context length), tokenizer.json, generation_config.json (stop
   // tokens).
   std::string model;
-  std::string tokenizer;     // file; empty: <model>/tokenizer.json
-  std::string join_address;  // "host:port" of the rendezvous; empty: loopback, a free port
-  std::string join_secret;   // empty: a random one is made
+  std::string tokenizer;              // file; empty: <model>/tokenizer.json
+  std::vector<PublishTables> tables;  // that workers get
+  std::string join_address;           // "host:port" of the rendezvous; empty: loopback, a free port
+  std::string join_secret;            // empty: a random one is made
   int32_t workers_expected = 1;
   int32_t stores_expected = 1;
   int32_t sequences_per_worker_max = 16;

@@ -56,6 +56,10 @@ constexpr WorkerFigure kWorkerFigures[] = {
     FIGURE(bytes_wasted, "Prefetched bytes that left unused", true),
     FIGURE(prefetch_cancelled, "Prefetches cancelled at the true routing", true),
     FIGURE(prefetch_enabled, "1 while prefetch is on", false),
+    FIGURE(stride, "Layers of lead of the prefetch", false),
+    FIGURE(stride_changes, "How often the stride has changed", true),
+    FIGURE(link_bound, "1 while misses ask for more than the link carries", false),
+    FIGURE(forecast_on, "1 while a forecaster ranks what leaves the cache", false),
     FIGURE(prefetch_predictions, "Experts predicted for the next layer", true),
     FIGURE(prefetch_correct, "Predicted experts that were routed", true),
     FIGURE(link_busy_ns, "Time that the link was in use, ns", true),
@@ -73,6 +77,8 @@ Json StatsJson(const WorkerStats& stats) {
   for (const WorkerFigure& figure : kWorkerFigures) json[figure.name] = figure.value(stats);
   json["link_emulated"] = stats.link_emulated;
   json["prefetch_enabled"] = stats.prefetch_enabled;
+  json["link_bound"] = stats.link_bound;
+  json["forecast_on"] = stats.forecast_on;
   return json;
 }
 

@@ -17,6 +17,7 @@
 #include "launch/job.h"
 #include "launch/job_setup.h"
 #include "launch/model_source.h"
+#include "launch/policy_tables.h"
 #include "launch/progress.h"
 #include "launch/worker_setup.h"
 #include "model/checkpoint/safetensors.h"
@@ -305,6 +306,9 @@ int CompareCommand(const Options& options) {
   if (!model.ok()) return Fail(options, model.status());
   if (const Result<MemoryPlan> plan = PlanFor(options, *model); !plan.ok()) {
     return Fail(options, plan.status());
+  }
+  if (const auto tables = LoadPolicyTables(options, *model); !tables.ok()) {
+    return Fail(options, tables.status());
   }
   std::string reference = options.Text("reference");
   if (reference.empty()) reference = model->folder + "/reference.safetensors";

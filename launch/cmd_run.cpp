@@ -17,6 +17,7 @@
 #include "launch/job.h"
 #include "launch/job_setup.h"
 #include "launch/model_source.h"
+#include "launch/policy_tables.h"
 #include "launch/progress.h"
 #include "launch/prompts.h"
 #include "launch/report.h"
@@ -71,6 +72,7 @@ Result<RunPlan> PlanRun(const Options& options) {
   RETURN_IF_ERROR(WorkerOptionsFrom(options).status());
   ASSIGN_OR_RETURN(plan.model, OpenModel(options.Text("model")));
   ASSIGN_OR_RETURN(plan.memory, PlanFor(options, plan.model));
+  RETURN_IF_ERROR(LoadPolicyTables(options, plan.model).status());
   ASSIGN_OR_RETURN(plan.prompts, GatherPrompts(options));
   RETURN_IF_ERROR(CheckPrompts(options, plan));
   return plan;

@@ -18,6 +18,7 @@
 #include "launch/job.h"
 #include "launch/job_setup.h"
 #include "launch/model_source.h"
+#include "launch/policy_tables.h"
 #include "launch/trace/recording.h"
 #include "launch/worker_setup.h"
 #include "serving/api.h"
@@ -67,6 +68,7 @@ Result<ServePlan> PlanServe(const Options& options) {
   RETURN_IF_ERROR(WorkerOptionsFrom(options).status());
   ASSIGN_OR_RETURN(plan.model, OpenModel(options.Text("model")));
   ASSIGN_OR_RETURN(plan.memory, PlanFor(options, plan.model));
+  RETURN_IF_ERROR(LoadPolicyTables(options, plan.model).status());
   ASSIGN_OR_RETURN(plan.tokenizer, LoadTokenizer(options, plan.model));
   ASSIGN_OR_RETURN(plan.api.api_keys, ReadKeys(options.Text("api-keys")));
   const std::string file = options.Text("chat-template");

@@ -182,6 +182,12 @@ Result<bool> ComputesInPlace(const Options& options) {
   return !options.Given("expert-memory") && !(has_link && options.Given("link"));
 }
 
+int32_t StrideOf(const Options& options) {
+  if (FindOption(options.command(), "stride") == nullptr) return 0;
+  const std::string stride = options.Text("stride");
+  return stride == "auto" ? 0 : stride[0] - '0';  // 1 to 8
+}
+
 Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model) {
   MemoryPlanInput input;
   input.store = model.sizes;
@@ -191,7 +197,9 @@ Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model) {
   input.kv_memory_bytes = options.Bytes("kv-memory");
   input.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
   input.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));
-  input.lookahead_max = 1;  // as the worker with prefetch
+  const bool prefetch = FindOption(options.command(), "prefetch") == nullptr ||
+                        options.Switch("prefetch");  // inspect: as a worker by default
+  input.lookahead_max = LookaheadMost(prefetch, StrideOf(options));
   return MakeMemoryPlan(*model.architecture, input);
 }
 

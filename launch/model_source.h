@@ -41,6 +41,8 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const Options& options, const M
 
 // Whether the worker options mean computing in place; contradictions are named.
 Result<bool> ComputesInPlace(const Options& options);
+// Layers of lead of the prefetch; 0: as measured.
+int32_t StrideOf(const Options& options);
 // The memory plan of one worker. The command has the worker's options, or most of them.
 Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model);
 

@@ -7,6 +7,7 @@
 #include "launch/commands.h"
 #include "launch/job_folder.h"
 #include "launch/model_source.h"
+#include "launch/policy_tables.h"
 #include "launch/role.h"
 
 namespace expertflow {
@@ -41,6 +42,7 @@ Result<CoordinatorOptions> CoordinatorOptionsFrom(const Options& options,
   coordinator.control_socket = ControlSocketPath(JobFolderPath(options));
   ASSIGN_OR_RETURN(const ModelSource model, OpenModel(options.Text("model")));
   coordinator.model = model.folder;
+  ASSIGN_OR_RETURN(coordinator.tables, LoadPolicyTables(options, model));
   coordinator.tokenizer = options.Text("tokenizer");
   coordinator.join_address = options.Text("join-listen");
   coordinator.join_secret = JoinSecret();

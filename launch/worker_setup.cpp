@@ -18,6 +18,7 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
         .bytes_per_second = link.bytes_per_second, .latency_ns = link.latency_ns, .emulated = true};
   }
   worker.prefetch = options.Switch("prefetch");
+  worker.stride = StrideOf(options);
   worker.kv_memory_bytes = options.Bytes("kv-memory");
   worker.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
   worker.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));

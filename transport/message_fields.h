@@ -20,6 +20,10 @@ struct EnumMax<ProcessRole> {
   static constexpr ProcessRole value = ProcessRole::kWorker;
 };
 template <>
+struct EnumMax<TablesKind> {
+  static constexpr TablesKind value = TablesKind::kForecaster;
+};
+template <>
 struct EnumMax<FinishReason> {
   static constexpr FinishReason value = FinishReason::kError;
 };
@@ -48,6 +52,10 @@ template <wire::Is<StoreReady> T>
 auto Fields(T& m) {
   return std::tuple_cat(std::tuple(wire::Bounded(m.kind, wire::kStoreKindMax)),
                         std::tie(m.name, m.total_bytes, m.fingerprint, m.load_ns, m.adopted));
+}
+template <wire::Is<PublishTables> T>
+auto Fields(T& m) {
+  return std::tie(m.kind, m.name, m.required, m.bytes);
 }
 template <wire::Is<AttachStore> T>
 auto Fields(T& m) {
@@ -112,8 +120,9 @@ auto Fields(T& m) {
   return std::tie(m.steps, m.prefill_tokens, m.decode_tokens, m.step_ns, m.stall_ns, m.hits,
                   m.late_hits, m.misses, m.bypasses, m.bytes_demand, m.bytes_prefetch,
                   m.bytes_wasted, m.prefetch_cancelled, m.link_busy_ns, m.link_bytes_per_second,
-                  m.link_emulated, m.prefetch_enabled, m.prefetch_predictions, m.prefetch_correct,
-                  m.kv_blocks_used, m.kv_blocks_total, m.sequences, m.resident_bytes);
+                  m.link_emulated, m.prefetch_enabled, m.stride, m.stride_changes, m.link_bound,
+                  m.forecast_on, m.prefetch_predictions, m.prefetch_correct, m.kv_blocks_used,
+                  m.kv_blocks_total, m.sequences, m.resident_bytes);
 }
 template <wire::Is<Heartbeat> T>
 auto Fields(T& m) {

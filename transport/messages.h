@@ -50,6 +50,15 @@ struct StoreReady {
 
 // --- coordinator -> worker ---------------------------------------------------------------------
 
+// What a policy was fitted to, as the file that holds it (predictor/). Sent before AttachStore.
+enum class TablesKind : uint8_t { kForecaster = 0 };
+struct PublishTables {
+  TablesKind kind = TablesKind::kForecaster;
+  std::string name;       // for messages
+  bool required = false;  // else what does not fit the model is left out with a warning
+  std::string bytes;
+};
+
 struct AttachStore {
   StoreReady store;
 };
@@ -172,7 +181,11 @@ struct WorkerStats {
   uint64_t link_busy_ns = 0;
   uint64_t link_bytes_per_second = 0;  // emulated or measured capacity; 0: not known
   bool link_emulated = false;
-  bool prefetch_enabled = false;      // effective; may switch itself off
+  bool prefetch_enabled = false;  // effective; may switch itself off
+  uint32_t stride = 0;            // layers of lead of the prefetch, now
+  uint64_t stride_changes = 0;
+  bool link_bound = false;            // misses ask for more than the link carries
+  bool forecast_on = false;           // a forecaster ranks what leaves the cache, now
   uint64_t prefetch_predictions = 0;  // experts predicted / of those, truly routed
   uint64_t prefetch_correct = 0;
   uint64_t kv_blocks_used = 0;
@@ -272,6 +285,6 @@ using Message =
                  Shutdown, WorkerReady, StepReport, CapturedPosition, SequenceFailed, WorkerStats,
                  Heartbeat, FatalError, SubmitRequest, CancelRequest, StatusRequest, MetricsRequest,
                  ShutdownRequest, JobState, TextDelta, RequestDone, RequestCapture, StatusReply,
-                 MetricsReply, TokenBytes>;
+                 MetricsReply, TokenBytes, PublishTables>;
 
 }  // namespace expertflow

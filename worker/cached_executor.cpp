@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/units.h"
+#include "predictor/core/dynamic_stride.h"
 #include "predictor/core/pre_gate_predictor.h"
 
 namespace expertflow {
@@ -50,6 +51,22 @@ ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
   return policy;
 }
 
+std::unique_ptr<StrideController> MakeStride(const ExpertBlockSource& source,
+                                             const CachedExecutorOptions& options) {
+  if (!options.dynamic_stride || options.stride == 0) {
+    return std::make_unique<FixedStride>(options.stride);
+  }
+  DynamicStrideOptions stride;
+  stride.stride_max = options.stride;
+  ForEachExpert(source, [&](const ExpertBlock& b) {
+    stride.expert_bytes = std::max(stride.expert_bytes, b.bytes);
+  });
+  const std::vector<int32_t> experts = ExpertsPerLayer(source);
+  stride.moe_layers = static_cast<int32_t>(
+      std::count_if(experts.begin(), experts.end(), [](int32_t count) { return count > 0; }));
+  return std::make_unique<DynamicStride>(stride);
+}
+
 }  // namespace
 
 const bool kPoisonFreedSlots = kPoison;
@@ -75,7 +92,7 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
       predictor_(std::move(predictor)),
       observer_(observer),
       slot_bytes_(ExpertSlotBytes(source)),
-      policy_(PolicyOptions(source, options), std::make_unique<FixedStride>(options.stride)),
+      policy_(PolicyOptions(source, options), MakeStride(source, options)),
       slot_copy_(static_cast<size_t>(options.slots)),
       slot_waiting_(static_cast<size_t>(options.slots), -1),
       buffers_(static_cast<size_t>(options.stream_buffers)) {
@@ -142,6 +159,7 @@ Status CachedExecutor::Init() {
   engine.poison = options_.poison;
   ASSIGN_OR_RETURN(engine_, TransferEngine::Create(device_, engine, *this, observer_));
   lookahead_.store(policy_.lookahead(), std::memory_order_relaxed);
+  forecasts_ = policy_.has_forecaster();
   return OkStatus();
 }
 
@@ -175,7 +193,9 @@ Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
   {
     TransferEngine::Lock lock(engine_->mutex());
     AbandonPending();
-    policy_.End(TakeTimes(call.layer));
+    const EventTimes times = TakeTimes(call.layer);
+    policy_.End(times);
+    if (!groups_.decode_rows().empty()) JudgeForecast(times.layer_ns);
     ++layers_;
     lookahead_.store(policy_.lookahead(), std::memory_order_relaxed);
     engine_->Start(lock, false);
@@ -200,8 +220,30 @@ EventTimes CachedExecutor::TakeTimes(LayerId layer) {
   return times;
 }
 
+// A forecast costs the same for small experts as for large ones, which it saves far more.
+void CachedExecutor::JudgeForecast(int64_t layer_ns) {
+  constexpr uint64_t kEvents = 512;
+  if (!forecasts_ || layer_ns == 0) return;
+  forecast_ns_ += forecast_event_ns_;
+  forecast_layers_ns_ += layer_ns;
+  if (++forecast_events_ < kEvents) return;
+  const double share = static_cast<double>(forecast_ns_) / static_cast<double>(forecast_layers_ns_);
+  forecasts_ = share <= options_.forecast_cost_most;
+  if (!forecasts_) {
+    LogWarning(
+        "expert cache: the forecaster takes {:.1f} % of the layers' time ({} of {} each), more "
+        "than {:.0f} %; going on without it",
+        share * 100, FormatDurationNs(forecast_ns_ / static_cast<int64_t>(kEvents)),
+        FormatDurationNs(forecast_layers_ns_ / static_cast<int64_t>(kEvents)),
+        options_.forecast_cost_most * 100);
+  }
+  forecast_events_ = 0;
+  forecast_ns_ = forecast_layers_ns_ = 0;
+}
+
 void CachedExecutor::Observe(const MoeLayerCall& call) {
-  if (!policy_.has_forecaster() || call.sequences.empty()) return;
+  if (!forecasts_ || call.sequences.empty()) return;
+  const int64_t begin_ns = NowNs();
   const auto k = static_cast<size_t>(call.top_k);
   const auto m = static_cast<size_t>(call.m);
   routed_ids_.assign(call.ids, call.ids + m * k);
@@ -215,6 +257,8 @@ void CachedExecutor::Observe(const MoeLayerCall& call) {
   const auto distinct = std::count_if(demands.begin(), demands.end(),
                                       [](const LayerDemand& d) { return d.decode_rows > 0; });
   policy_.Observe(call.layer, routed_, static_cast<int32_t>(distinct));
+  // Prompts are many tokens at once, and rare.
+  forecast_event_ns_ = distinct > 0 ? NowNs() - begin_ns : 0;
 }
 
 void CachedExecutor::Decide(const MoeLayerCall& call, TransferEngine::Lock& lock) {
@@ -489,6 +533,10 @@ ExecutorStats CachedExecutor::stats() const {
   stats.slots_used = static_cast<uint64_t>(policy_.cache().slots_used());
   stats.demand_per_step = cache.demand_per_step;
   stats.thrashing = cache.thrashing;
+  stats.stride = static_cast<uint32_t>(policy_.stride().stride());
+  stats.stride_changes = policy_.stride().changes();
+  stats.forecast_on = forecasts_;
+  stats.link_bound = policy_.stride().link_bound();
   stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && policy_.planner().active();
   return stats;
 }

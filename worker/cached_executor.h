@@ -38,9 +38,12 @@ struct CachedExecutorOptions {
   std::byte* memory = nullptr;
   size_t memory_bytes = 0;
 
-  int32_t stride = 1;                              // layers of lead of the prefetch; 0: no prefetch
-  int32_t sequences_max = 16;                      // run at once
+  int32_t stride = 1;           // layers of lead of the prefetch, at most; 0: no prefetch
+  bool dynamic_stride = false;  // the lead follows what is measured, from 1 up to `stride`
+  int32_t sequences_max = 16;   // run at once
   std::shared_ptr<const NextUseModel> forecaster;  // ranks victims; null: the cache's own estimate
+  // It is given up when it costs more than this share of the layers' time.
+  double forecast_cost_most = 0.05;
   PrefetchPlannerOptions prefetch;
   uint64_t speculative_bytes_per_window = UINT64_MAX;  // copied per layer event
 
@@ -104,6 +107,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   void OnBufferCopyEnd(const TransferJob& job, const CopyEnd& end, const Status& status);
   void Arrived(int32_t* waiting, const CopyEnd& end, const Status& status);
   EventTimes TakeTimes(LayerId layer);
+  void JudgeForecast(int64_t layer_ns);
 
   Device& device_;
   const ExpertBlockSource& source_;
@@ -125,6 +129,10 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   // As of the end of the event before.
   LayerId layer_before_;
   int64_t end_before_ns_ = 0;
+  int64_t forecast_event_ns_ = 0;
+  uint64_t forecast_events_ = 0;
+  int64_t forecast_ns_ = 0;
+  int64_t forecast_layers_ns_ = 0;  // of the same events
   TransferCounters link_before_;
   uint64_t stall_before_ns_ = 0;
 
@@ -146,6 +154,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   uint64_t copy_failures_ = 0;
 
   std::atomic<int32_t> lookahead_{0};
+  std::atomic<bool> forecasts_{false};      // there is a forecaster, and it is not too slow
   std::unique_ptr<TransferEngine> engine_;  // last: its thread uses the rest
 };
 

@@ -236,7 +236,9 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.memory = arena_->data();
     cache.memory_bytes = cache_bytes;
     cache.stride = options_.prefetch ? plan.limits.lookahead_max : 0;
+    cache.dynamic_stride = options_.dynamic_stride;
     cache.prefetch.enabled = options_.prefetch;
+    cache.forecaster = options_.forecaster;
     cache.chunk_bytes = options_.transfer_chunk_bytes;
     ASSIGN_OR_RETURN(executor_,
                      CachedExecutor::Create(device_, *blocks_, cache, nullptr, timeline));
@@ -463,6 +465,10 @@ WorkerStats Engine::stats() const {
   stats.bytes_wasted = experts.bytes_wasted;
   stats.prefetch_cancelled = experts.prefetch_cancelled;
   stats.prefetch_enabled = experts.prefetch_enabled;
+  stats.stride = experts.stride;
+  stats.stride_changes = experts.stride_changes;
+  stats.link_bound = experts.link_bound;
+  stats.forecast_on = experts.forecast_on;
   stats.prefetch_predictions = experts.prefetch_predictions;
   stats.prefetch_correct = experts.prefetch_correct;
   stats.stall_ns = experts.stall_ns;

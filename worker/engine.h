@@ -17,6 +17,7 @@
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
 #include "model/arch/model.h"
+#include "predictor/core/next_use_forecaster.h"
 #include "transport/messages.h"
 #include "worker/expert_executor.h"
 #include "worker/grammar_cache.h"
@@ -32,7 +33,9 @@ struct EngineOptions {
   MemoryPlan plan;
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;
-  bool prefetch = true;
+  bool prefetch = true;                            // by plan.limits.lookahead_max layers, at most
+  bool dynamic_stride = true;                      // else by exactly as many
+  std::shared_ptr<const NextUseModel> forecaster;  // null: none
   uint64_t transfer_chunk_bytes = 1 << 20;
 };
 

@@ -40,6 +40,10 @@ struct ExecutorStats {
   uint64_t demand_per_step = 0;  // distinct experts; slots / demand tells what a cache can do
   bool thrashing = false;
   bool prefetch_enabled = false;  // effective
+  uint32_t stride = 0;            // of the prefetch, now
+  uint64_t stride_changes = 0;
+  bool link_bound = false;
+  bool forecast_on = false;  // victims are ranked by a forecaster, now
 };
 
 class ExpertExecutor : public MoeExecutor {

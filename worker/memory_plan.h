@@ -13,6 +13,14 @@
 
 namespace expertflow {
 
+// Layers of lead that a stride which follows measurements may come to.
+inline constexpr int32_t kStrideMost = 8;
+// What the model is to be built for. `stride` 0: as measured.
+constexpr int32_t LookaheadMost(bool prefetch, int32_t stride) {
+  if (!prefetch) return 0;
+  return stride == 0 ? kStrideMost : stride;
+}
+
 // The model as the store holds it.
 struct StoreSizes {
   uint64_t dense_bytes = 0;         // as a worker's private copy holds them: aligned for its device

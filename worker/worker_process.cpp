@@ -8,10 +8,12 @@
 #include <optional>
 #include <utility>
 
+#include "common/json_string.h"
 #include "common/log.h"
 #include "device/cpu/cpu_device.h"
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
+#include "predictor/next_use_file.h"
 #include "transport/coordinator_link.h"
 #include "transport/wire.h"
 #include "worker/engine_thread.h"
@@ -19,9 +21,6 @@
 
 namespace expertflow {
 namespace {
-
-// Layers of lead of the prefetch until the stride controller decides.
-constexpr int32_t kLookahead = 1;
 
 Result<StoreDescriptor> DescriptorFrom(const StoreReady& ready) {
   StoreDescriptor descriptor;
@@ -48,6 +47,8 @@ class WorkerProcess {
   // Returns true when the process should end.
   Result<bool> Handle(const Message& message);
   Status Attach(const StoreReady& store);
+  // The published one if it fits the model and can be of use, else null.
+  Result<std::shared_ptr<const NextUseModel>> TakeForecaster();
   Status OpenDevice();
   MemoryPlanInput PlanInput() const;
   std::string EffectiveConfig() const;
@@ -71,6 +72,8 @@ class WorkerProcess {
   std::unique_ptr<RoutingRecorder> recorder_;
   std::unique_ptr<EngineThread> engine_;
   std::vector<Message> pending_;
+  PublishTables forecaster_;  // as published; no bytes: none
+  std::string forecaster_use_ = "none";
   uint64_t beats_ = 0;
 };
 
@@ -110,7 +113,7 @@ MemoryPlanInput WorkerProcess::PlanInput() const {
   input.kv_memory_bytes = options_.kv_memory_bytes;
   input.sequences_max = options_.sequences_max;
   input.prefill_tokens_max = options_.prefill_tokens_max;
-  input.lookahead_max = options_.prefetch ? kLookahead : 0;
+  input.lookahead_max = LookaheadMost(options_.prefetch, options_.stride);
   return input;
 }
 
@@ -118,13 +121,42 @@ std::string WorkerProcess::EffectiveConfig() const {
   const DeviceProperties& device = device_->properties();
   return fmt::format(
       R"({{"device":"{}","kernels":"{}","arithmetic":"{}","threads":{},"device_memory":"{}","prefetch":{},)"
+      R"("stride":"{}","forecaster":{},)"
       R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"sequences_max":{},)"
       R"("prefill_tokens_max":{},"transfer_chunk_bytes":{}}})",
       device.name, device.kernels, device.arithmetic, device.threads,
       options_.device_memory_host ? "host" : "private",
-      options_.prefetch && !options_.device_memory_host, device.link.bytes_per_second,
-      device.link.latency_ns, device.link.emulated, options_.sequences_max,
-      options_.prefill_tokens_max, options_.transfer_chunk_bytes);
+      options_.prefetch && !options_.device_memory_host,
+      options_.stride == 0 ? "auto" : std::to_string(options_.stride), JsonQuoted(forecaster_use_),
+      device.link.bytes_per_second, device.link.latency_ns, device.link.emulated,
+      options_.sequences_max, options_.prefill_tokens_max, options_.transfer_chunk_bytes);
+}
+
+Result<std::shared_ptr<const NextUseModel>> WorkerProcess::TakeForecaster() {
+  std::shared_ptr<const NextUseModel> model;
+  if (forecaster_.bytes.empty() || options_.device_memory_host) return model;
+  const std::string& name = forecaster_.name;
+  Result<NextUseFile> file = DecodeNextUse(forecaster_.bytes, name);
+  forecaster_.bytes = {};
+  Status fits = file.status();
+  if (fits.ok()) {
+    std::array<uint8_t, 16> identity;
+    static_assert(sizeof(Fingerprint) == sizeof(identity));
+    std::memcpy(identity.data(), &store_->fingerprint(), sizeof(identity));
+    const ModelShape& shape = architecture_->shape();
+    const std::vector<int32_t> experts(shape.moe_layers.size(), shape.experts);
+    fits = CheckFittedTo(*file, identity, experts, name);
+  }
+  if (fits.ok()) {
+    forecaster_use_ = name;
+    model = std::make_shared<NextUseModel>(std::move(file->model));
+  } else if (forecaster_.required) {
+    return fits;
+  } else {
+    LogWarning("{}; going on without a forecaster (--forecaster off says so for good)",
+               fits.message());
+  }
+  return model;
 }
 
 Status WorkerProcess::Attach(const StoreReady& ready) {
@@ -150,6 +182,8 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   engine_options.sequences_max = options_.sequences_max;
   engine_options.prefill_tokens_max = options_.prefill_tokens_max;
   engine_options.prefetch = options_.prefetch;
+  engine_options.dynamic_stride = options_.stride == 0;
+  ASSIGN_OR_RETURN(engine_options.forecaster, TakeForecaster());
   engine_options.transfer_chunk_bytes = options_.transfer_chunk_bytes;
   ASSIGN_OR_RETURN(auto engine, Engine::Create(engine_options, *device_, *architecture_, *store_,
                                                timeline_.get()));
@@ -181,6 +215,8 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
 Result<bool> WorkerProcess::Handle(const Message& message) {
   if (const auto* attach = std::get_if<AttachStore>(&message)) {
     RETURN_IF_ERROR(Attach(attach->store));
+  } else if (const auto* tables = std::get_if<PublishTables>(&message)) {
+    forecaster_ = *tables;
   } else if (std::holds_alternative<Shutdown>(message)) {
     return true;
   } else if (engine_ == nullptr) {

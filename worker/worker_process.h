@@ -28,6 +28,7 @@ struct WorkerOptions {
   int32_t streaming_buffers = 2;
   LinkProperties link;  // emulated when a rate is given
   bool prefetch = true;
+  int32_t stride = 0;  // layers of lead of the prefetch; 0: as measured, up to kStrideMost
   uint64_t kv_memory_bytes = 0;  // 0: see memory_plan.h
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;  // per step

@@ -52,7 +52,7 @@ class DynamicStride final : public StrideController {
   void OnLayer(const StrideMeasurement& measurement) override;
   bool link_bound() const override { return link_bound_; }
   StrideReason reason() const { return reason_; }
-  uint64_t changes() const { return changes_; }
+  uint64_t changes() const override { return changes_; }
 
   // What the formula was given; 0 before the first window.
   double expected_experts() const { return expected_; }         // Ne

@@ -28,6 +28,7 @@ class StrideController {
   virtual void OnLayer(const StrideMeasurement& measurement) = 0;
   // The link cannot carry what is asked of it: speculation should be shed.
   virtual bool link_bound() const { return false; }
+  virtual uint64_t changes() const { return 0; }
 };
 
 class FixedStride final : public StrideController {

@@ -190,6 +190,46 @@ TEST(RecordTest, WritesTheRoutingOfAllWorkersIntoOneFile) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(ForecasterTest, FIELD_04_FittedToARecordingItRanksTheCacheAndChangesNoToken) {
+  const std::string folder = ::testing::TempDir() + "forecaster-" + std::to_string(::getpid());
+  std::filesystem::create_directory(folder);
+  const std::string trace = folder + "/run.eft";
+  const std::string forecaster = folder + "/run.efn";
+  Program record({"run", "--model", kModel, "-p", "The", "-p", "When", "-p", "A", "--max-tokens",
+                  "120", "--ignore-eos", "--record", trace});
+  ASSERT_EQ(record.Wait(), 0) << record.err();
+  Program train({"train", trace, "-o", forecaster});
+  ASSERT_EQ(train.Wait(), 0) << train.err();
+
+  const Reference reference = BundledReference(0);
+  const std::string json_file = folder + "/run.json";
+  const std::string text = Text({"--workers", "2", "--expert-memory", "25%", "--forecaster",
+                                 forecaster, "--stride", "3", "--json", json_file},
+                                reference);
+  EXPECT_EQ(text.substr(0, reference.text.size()), reference.text);
+  const std::string json = ReadAll(json_file);
+  EXPECT_NE(json.find("run.efn"), std::string::npos) << json;
+
+  // Beside a model it is used by itself, and what is wrong with it is said.
+  const std::string model = folder + "/model";
+  std::filesystem::copy(EXPERTFLOW_SOURCE_DIR "/tests/golden/checkpoints/qwen2_moe", model);
+  std::filesystem::copy(forecaster, model + "/forecaster.efn");
+  Program other(
+      {"run", "--model", model, "--expert-memory", "50%", "-p", "x", "--max-tokens", "2"});
+  EXPECT_EQ(other.Wait(), 2) << other.err();
+  EXPECT_NE(other.err().find("forecaster.efn: fitted to 12 layers"), std::string::npos)
+      << other.err();
+  std::filesystem::resize_file(model + "/forecaster.efn", 1000);
+  Program damaged(
+      {"run", "--model", model, "--expert-memory", "50%", "-p", "x", "--max-tokens", "2"});
+  EXPECT_EQ(damaged.Wait(), 2) << damaged.err();
+  EXPECT_NE(damaged.err().find("--forecaster off"), std::string::npos) << damaged.err();
+  Program off({"run", "--model", model, "--expert-memory", "50%", "-p", "x", "--max-tokens", "2",
+               "--forecaster", "off"});
+  EXPECT_EQ(off.Wait(), 0) << off.err();
+  std::filesystem::remove_all(folder);
+}
+
 // FIELD rows 45 and 46, and the list: one line that names the thing, exit code 2, nothing
 // started.
 TEST(BadInputTest, IsRefusedInOneLine) {
@@ -207,6 +247,9 @@ TEST(BadInputTest, IsRefusedInOneLine) {
       {{"--model", kModel, "--link", "fast"}, {"--link", "fast"}},
       {{"--model", kModel, "--kernels", "avx9"}, {"--kernels", "avx9"}},
       {{"--model", kModel, "--no-such-option"}, {"--no-such-option"}},
+      {{"--model", kModel, "--stride", "9"}, {"--stride", "9"}},
+      {{"--model", kModel, "--expert-memory", "9%", "--forecaster", "/none"},
+       {"--forecaster", "/none"}},
       {{"--model", "/nonexistent"}, {"/nonexistent"}},
       {{"--model", broken}, {"model.safetensors"}},
       {{"--model", kModel, "--tokenizer", kModel + "/config.json"}, {"config.json"}},

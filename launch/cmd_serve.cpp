@@ -1,8 +1,12 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -14,6 +18,7 @@
 #include "common/log.h"
 #include "common/mapped_file.h"
 #include "common/process.h"
+#include "common/unique_fd.h"
 #include "launch/commands.h"
 #include "launch/job.h"
 #include "launch/job_setup.h"
@@ -63,6 +68,36 @@ Result<std::vector<std::string>> ReadKeys(const std::string& file) {
   return keys;
 }
 
+Result<ApiKeys> ReadAllKeys(const std::string& keys, const std::string& admin) {
+  ApiKeys all;
+  ASSIGN_OR_RETURN(all.keys, ReadKeys(keys));
+  ASSIGN_OR_RETURN(all.admin, ReadKeys(admin));
+  return all;
+}
+
+// Lines are appended whole; one that cannot be written is lost, and said so once.
+class AccessLogFile {
+ public:
+  // "-" is standard output.
+  Status Open(const std::string& file) {
+    if (file == "-") return OkStatus();
+    file_ = UniqueFd(::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640));
+    if (file_.valid()) return OkStatus();
+    return InvalidArgument(fmt::format("{}: {}", file, std::strerror(errno)));
+  }
+  void Write(std::string_view line) {
+    const int fd = file_.valid() ? file_.get() : STDOUT_FILENO;
+    if (::write(fd, line.data(), line.size()) == static_cast<ssize_t>(line.size())) return;
+    if (!std::exchange(failed_, true)) {
+      LogWarning("the access log cannot be written: {}", std::strerror(errno));
+    }
+  }
+
+ private:
+  UniqueFd file_;
+  bool failed_ = false;
+};
+
 Result<ServePlan> PlanServe(const Options& options) {
   ServePlan plan;
   RETURN_IF_ERROR(WorkerOptionsFrom(options).status());
@@ -70,7 +105,12 @@ Result<ServePlan> PlanServe(const Options& options) {
   ASSIGN_OR_RETURN(plan.memory, PlanFor(options, plan.model));
   RETURN_IF_ERROR(LoadPolicyTables(options, plan.model).status());
   ASSIGN_OR_RETURN(plan.tokenizer, LoadTokenizer(options, plan.model));
-  ASSIGN_OR_RETURN(plan.api.api_keys, ReadKeys(options.Text("api-keys")));
+  plan.api.read_keys = [keys = options.Text("api-keys"), admin = options.Text("admin-keys")] {
+    return ReadAllKeys(keys, admin);
+  };
+  ASSIGN_OR_RETURN(plan.api.keys, plan.api.read_keys());
+  plan.api.requests_per_minute = options.Integer("rate-limit");
+  plan.api.requested_config = options.ProvenanceJson();
   const std::string file = options.Text("chat-template");
   Result<ModelTemplate> chat = LoadModelTemplate(plan.model.folder, file);
   if (!chat.ok() && !file.empty()) return chat.status().WithContext("--chat-template");
@@ -232,6 +272,13 @@ int ServeCommand(const Options& options) {
   Result<std::unique_ptr<HttpServer>> server = HttpServer::Listen(HttpOptionsFrom(options), api);
   if (!server.ok()) return Fail(options, server.status().WithContext("--listen"));
   api.SetReplies(server->get());
+  AccessLogFile file;
+  AccessLog log(**server, [&file](std::string_view line) { file.Write(line); });
+  if (const std::string name = options.Text("access-log"); !name.empty()) {
+    const Status opened = file.Open(name);
+    if (!opened.ok()) return Fail(options, opened.WithContext("--access-log"));
+    api.SetAccessLog(&log);
+  }
   fmt::print("serving {} at http://{}\n", plan->api.model, (*server)->address());
   std::fflush(stdout);
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kHelpColumn = 34;
 constexpr size_t kHelpWidth = 100;
+constexpr size_t kChoiceShown = 60;
 
 std::string Flags(const OptionSpec& spec) {
   if (spec.traits.positional) return std::string(spec.value_name);
@@ -159,7 +160,9 @@ std::string HelpText(Command command) {
   const CommandInfo& info = InfoOf(command);
   std::string text = fmt::format("usage: expertflow {}", info.name);
   for (const OptionSpec& spec : AllOptions()) {
-    if (spec.For(command) && spec.traits.positional) text += fmt::format(" {}", spec.value_name);
+    if (!spec.For(command) || !spec.traits.positional) continue;
+    // A long choice is explained below.
+    text += fmt::format(" {}", spec.value_name.size() > kChoiceShown ? "NAME" : spec.value_name);
   }
   text += fmt::format(" [option ...]\n\n{}\n", info.summary);
   if (!info.details.empty()) text += fmt::format("{}\n", info.details);

@@ -9,6 +9,7 @@
 
 #include "common/log.h"
 #include "serving/json_text.h"
+#include "serving/openapi.h"
 
 namespace expertflow {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 constexpr int64_t kAnswerNs = 5'000'000'000;      // for the coordinator to answer a question
 constexpr int64_t kStreamHeadNs = 1'000'000'000;  // a refusal comes before that
 constexpr int64_t kKeepAliveNs = 15'000'000'000;
+constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr std::string_view kBearer = "Bearer ";
 
 // Takes as long whatever the difference is.
@@ -38,7 +40,11 @@ uint64_t GaugeIn(std::string_view metrics, std::string_view name) {
 }  // namespace
 
 Api::Api(ApiOptions options, const Tokenizer& tokenizer, JobPort& job)
-    : options_(std::move(options)), tokenizer_(tokenizer), job_(job) {
+    : options_(std::move(options)),
+      tokenizer_(tokenizer),
+      job_(job),
+      keys_(options_.keys),
+      limiter_(options_.requests_per_minute) {
   std::random_device device;
   random_.seed((uint64_t{device()} << 32) | device());
   id_prefix_ = fmt::format("{:016x}", random_());
@@ -47,6 +53,7 @@ Api::Api(ApiOptions options, const Tokenizer& tokenizer, JobPort& job)
 // --- requests ----------------------------------------------------------------------------------
 
 HttpResponse Api::Refusal(int status, std::string_view what) const {
+  if (access_log_ != nullptr) access_log_->Refused(status);
   return ErrorResponse({.http_status = status, .message = std::string(what)});
 }
 
@@ -54,49 +61,82 @@ void Api::Fail(HttpConnectionId connection, const ApiError& error) {
   replies_->Respond(connection, ErrorResponse(error));
 }
 
-bool Api::MayUse(const HttpRequest& request) const {
-  if (options_.api_keys.empty()) return true;
+size_t Api::KeyOf(const HttpRequest& request, const std::vector<std::string>& keys) {
   std::string_view given = request.authorization;
-  if (!given.starts_with(kBearer)) return false;
+  if (!given.starts_with(kBearer)) return 0;
   given.remove_prefix(kBearer.size());
-  bool found = false;
-  for (const std::string& key : options_.api_keys) found |= SameSecret(given, key);
+  size_t found = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (SameSecret(given, keys[i])) found = i + 1;
+  }
   return found;
 }
 
-void Api::OnRequest(const HttpRequest& request) {
+bool Api::Admit(const HttpRequest& request) {
+  const size_t key = KeyOf(request, keys_.keys);
+  if (access_log_ != nullptr) access_log_->Begin(request, key);
   // A probe has no key, and learns nothing but whether the server is well.
-  if (!request.path.starts_with("/health") && !MayUse(request)) {
+  if (request.path.starts_with("/health")) return true;
+  if (!keys_.keys.empty() && key == 0 && KeyOf(request, keys_.admin) == 0) {
     Fail(request.connection, {.http_status = 401,
                               .message = "a valid API key is missing (Authorization: Bearer KEY)",
                               .code = "invalid_api_key"});
-    return;
+    return false;
   }
-  Route(request);
+  if (request.method != "POST") return true;
+  const std::optional<int64_t> wait_ns = limiter_.Take(key, now_ns_);
+  if (!wait_ns) return true;
+  Fail(request.connection,
+       {.http_status = 429,
+        .message = fmt::format("more than {} requests in a minute", limiter_.per_minute()),
+        .type = "rate_limit_error",
+        .code = "rate_limit_exceeded",
+        .retry_after_seconds = *wait_ns / kSecondNs + 1});
+  return false;
+}
+
+void Api::OnRequest(const HttpRequest& request) {
+  if (Admit(request)) Route(request);
+}
+
+const Api::PathInfo* Api::Find(std::string_view path) {
+  static constexpr PathInfo kPaths[] = {{"/health", "GET"},
+                                        {"/health/live", "GET"},
+                                        {"/metrics", "GET"},
+                                        {"/openapi.json", "GET"},
+                                        {"/v1/models", "GET"},
+                                        {"/v1/models/", "GET"},  // and a name
+                                        {"/v1/expertflow/status", "GET"},
+                                        {"/v1/expertflow/config", "GET, PATCH"},
+                                        {"/v1/completions", "POST"},
+                                        {"/v1/chat/completions", "POST"},
+                                        {"/tokenize", "POST"},
+                                        {"/detokenize", "POST"}};
+  for (const PathInfo& info : kPaths) {
+    const bool is_it = info.path.ends_with('/') ? path.starts_with(info.path) : path == info.path;
+    if (is_it) return &info;
+  }
+  return nullptr;
 }
 
 void Api::Route(const HttpRequest& request) {
-  static constexpr std::string_view kGet[] = {"/health", "/health/live", "/metrics", "/v1/models",
-                                              "/v1/expertflow/status"};
-  static constexpr std::string_view kPost[] = {"/v1/completions", "/v1/chat/completions",
-                                               "/tokenize", "/detokenize"};
-  const bool get = std::find(std::begin(kGet), std::end(kGet), request.path) != std::end(kGet) ||
-                   request.path.starts_with("/v1/models/");
-  const bool post = std::find(std::begin(kPost), std::end(kPost), request.path) != std::end(kPost);
-  if (get && request.method == "GET") {
-    OnGet(request);
-  } else if (post && request.method == "POST") {
-    OnPost(request);
-  } else if (get || post) {
-    HttpResponse response =
-        ErrorResponse({.http_status = 405,
-                       .message = fmt::format("{} takes {}, not {}", request.path,
-                                              get ? "GET" : "POST", request.method)});
-    response.headers.emplace_back("Allow", get ? "GET, HEAD" : "POST");
-    replies_->Respond(request.connection, response);
-  } else {
+  const PathInfo* info = Find(request.path);
+  if (info == nullptr) {
     Fail(request.connection,
          {.http_status = 404, .message = fmt::format("there is no {}", request.path)});
+  } else if (fmt::format(", {}, ", info->methods).find(fmt::format(" {}, ", request.method)) ==
+             std::string::npos) {
+    HttpResponse response =
+        ErrorResponse({.http_status = 405,
+                       .message = fmt::format("{} takes {}, not {}", request.path, info->methods,
+                                              request.method)});
+    const bool get = info->methods.starts_with("GET");
+    response.headers.emplace_back("Allow", fmt::format("{}{}", info->methods, get ? ", HEAD" : ""));
+    replies_->Respond(request.connection, response);
+  } else if (request.method == "GET") {
+    OnGet(request);
+  } else {
+    OnPost(request);
   }
 }
 
@@ -113,6 +153,10 @@ void Api::OnGet(const HttpRequest& request) {
     AskJob(request, &metrics_questions_, MetricsRequest{});
   } else if (request.path == "/v1/expertflow/status") {
     AskJob(request, &status_questions_, StatusRequest{});
+  } else if (request.path == "/v1/expertflow/config") {
+    AnswerConfig(request.connection);
+  } else if (request.path == "/openapi.json") {
+    replies_->Respond(request.connection, {.body = std::string(OpenApiJson())});
   } else {
     AnswerModels(request);
   }
@@ -127,13 +171,55 @@ void Api::OnPost(const HttpRequest& request) {
                                  request.content_type)});
     return;
   }
-  if (request.path == "/tokenize") {
+  if (request.method == "PATCH") {
+    ChangeConfig(request);
+  } else if (request.path == "/tokenize") {
     AnswerTokenize(request);
   } else if (request.path == "/detokenize") {
     AnswerDetokenize(request);
   } else {
     Complete(request);
   }
+}
+
+// --- configuration -----------------------------------------------------------------------------
+
+void Api::AnswerConfig(HttpConnectionId connection) {
+  replies_->Respond(
+      connection,
+      {.body = fmt::format(
+           R"({{"changeable":{{"rate_limit":{},"keys":{},"admin_keys":{}}},"requested":{}}})",
+           limiter_.per_minute(), keys_.keys.size(), keys_.admin.size(),
+           options_.requested_config)});
+}
+
+void Api::ChangeConfig(const HttpRequest& request) {
+  if (KeyOf(request, keys_.admin) == 0) {
+    Fail(request.connection, {.http_status = 403,
+                              .message = "changing the configuration needs a key of --admin-keys",
+                              .code = "forbidden"});
+    return;
+  }
+  ConfigChange change;
+  if (const auto error = ParseConfigChange(request.body, &change)) {
+    Fail(request.connection, *error);
+    return;
+  }
+  if (change.reload_keys && options_.read_keys) {
+    Result<ApiKeys> keys = options_.read_keys();
+    if (!keys.ok()) {
+      Fail(request.connection, BadParameter("reload_keys", keys.status().message()));
+      return;
+    }
+    keys_ = std::move(*keys);
+    limiter_.SetRate(limiter_.per_minute());  // callers are known by their keys' places
+    LogInfo("the API keys were read anew: {}", keys_.keys.size());
+  }
+  if (change.rate_limit) {
+    limiter_.SetRate(*change.rate_limit);
+    LogInfo("rate limit: {} requests a minute", *change.rate_limit);
+  }
+  AnswerConfig(request.connection);
 }
 
 // --- the job's state ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -18,11 +19,13 @@
 
 #include "common/status.h"
 #include "model/tokenizer/tokenizer.h"
+#include "serving/access_log.h"
 #include "serving/api_error.h"
 #include "serving/completion_request.h"
 #include "serving/completion_text.h"
 #include "serving/http/http.h"
 #include "serving/model_template.h"
+#include "serving/rate_limiter.h"
 #include "serving/token_logprobs.h"
 #include "serving/tool_calls.h"
 #include "transport/messages.h"
@@ -36,11 +39,20 @@ class JobPort {
   virtual void ToJob(const Message& message) = 0;
 };
 
+// What may change while the server runs.
+struct ApiKeys {
+  std::vector<std::string> keys;   // empty: anybody may use it
+  std::vector<std::string> admin;  // may change the configuration, too; empty: nobody may
+};
+
 struct ApiOptions {
-  std::string model;                  // name
-  int64_t vocab = 0;                  // of the model
-  int64_t positions_max = 0;          // prompt and generated tokens of a sequence
-  std::vector<std::string> api_keys;  // empty: anybody may use it
+  std::string model;          // name
+  int64_t vocab = 0;          // of the model
+  int64_t positions_max = 0;  // prompt and generated tokens of a sequence
+  ApiKeys keys = {};
+  int64_t requests_per_minute = 0;      // of each key; 0: no limit
+  std::string requested_config = "{}";  // JSON: the command's options and where they came from
+  std::function<Result<ApiKeys>()> read_keys = {};  // anew, from the files
   // How chats become prompts; an error says why they cannot.
   Status chat_status;
   ModelTemplate chat = {};
@@ -52,6 +64,8 @@ class Api final : public HttpHandler {
   Api(ApiOptions options, const Tokenizer& tokenizer, JobPort& job);
   // Where answers go. REQUIRES: called before the first event
   void SetReplies(HttpReplies* replies) { replies_ = replies; }
+  // The same, for replies that note every request.
+  void SetAccessLog(AccessLog* log) { replies_ = access_log_ = log; }
 
   void OnRequest(const HttpRequest& request) override;
   void OnGone(HttpConnectionId connection) override;
@@ -99,13 +113,23 @@ class Api final : public HttpHandler {
     int64_t asked_ns = 0;
   };
 
-  bool MayUse(const HttpRequest& request) const;
+  // The place of the caller's key among `keys`, from 1; 0: it has none of them.
+  static size_t KeyOf(const HttpRequest& request, const std::vector<std::string>& keys);
+  // False: it was answered.
+  bool Admit(const HttpRequest& request);
   std::string NotReady() const;  // why; empty when the job takes requests
   void Fail(HttpConnectionId connection, const ApiError& error);
 
+  struct PathInfo {
+    std::string_view path;
+    std::string_view methods;  // "GET, PATCH"
+  };
+  static const PathInfo* Find(std::string_view path);
   void Route(const HttpRequest& request);
   void OnGet(const HttpRequest& request);
   void OnPost(const HttpRequest& request);
+  void AnswerConfig(HttpConnectionId connection);
+  void ChangeConfig(const HttpRequest& request);
   void AnswerHealth(HttpConnectionId connection, const std::vector<std::string>& reasons);
   void AnswerModels(const HttpRequest& request);
   void AnswerMetrics(const Question& question, const std::string& text);
@@ -144,6 +168,9 @@ class Api final : public HttpHandler {
   const Tokenizer& tokenizer_;
   JobPort& job_;
   HttpReplies* replies_ = nullptr;
+  AccessLog* access_log_ = nullptr;  // null: none
+  ApiKeys keys_;
+  RateLimiter limiter_;
   std::mt19937_64 random_;
   std::string id_prefix_;
 

@@ -245,6 +245,10 @@ void Api::OnDone(const RequestDone& done) {
 void Api::Finish(HttpConnectionId connection) {
   // Out of the map first: the connection may start its next request.
   const Generation generation = std::move(generations_.extract(connection).mapped());
+  if (access_log_ != nullptr) {
+    access_log_->AddTokens(connection, generation.usage.prompt_tokens,
+                           generation.usage.completion_tokens);
+  }
   if (generation.stream) {
     if (generation.include_usage) {
       replies_->Send(connection, UsageEvent(generation.head, generation.usage));
@@ -265,6 +269,7 @@ void Api::FailGeneration(HttpConnectionId connection, const ApiError& error) {
     Fail(connection, error);
     return;
   }
+  if (access_log_ != nullptr) access_log_->Failed(connection, "failed");
   replies_->Send(connection, EventOf(ErrorJson(error)));
   replies_->EndStream(connection);
 }
@@ -281,6 +286,7 @@ void Api::Drop(HttpConnectionId connection) {
 }
 
 void Api::OnGone(HttpConnectionId connection) {
+  if (access_log_ != nullptr) access_log_->Gone(connection);
   Drop(connection);
 }
 

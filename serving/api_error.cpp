@@ -9,8 +9,6 @@
 namespace expertflow {
 namespace {
 
-constexpr int kRetryAfterSeconds = 1;
-
 std::string StringOrNull(const std::string& text) {
   return text.empty() ? "null" : JsonString(text);
 }
@@ -45,7 +43,7 @@ std::string ErrorJson(const ApiError& error) {
 HttpResponse ErrorResponse(const ApiError& error) {
   HttpResponse response{.status = error.http_status, .body = ErrorJson(error)};
   if (error.http_status == 429 || error.http_status == 503) {
-    response.headers.emplace_back("Retry-After", fmt::format("{}", kRetryAfterSeconds));
+    response.headers.emplace_back("Retry-After", fmt::format("{}", error.retry_after_seconds));
   }
   if (error.http_status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;

@@ -2,6 +2,7 @@
 // read. A plain value.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "common/status.h"
@@ -13,8 +14,9 @@ struct ApiError {
   int http_status = 400;
   std::string message;
   std::string type = "invalid_request_error";
-  std::string param = {};  // empty: null
-  std::string code = {};   // empty: null
+  std::string param = {};           // empty: null
+  std::string code = {};            // empty: null
+  int64_t retry_after_seconds = 1;  // of 429 and 503
 };
 
 // The request has a wrong or unsupported parameter.

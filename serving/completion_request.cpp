@@ -411,4 +411,20 @@ std::optional<ApiError> ParseDetokenizeRequest(std::string_view body, Detokenize
   return ReadIds("tokens", *tokens, &request->tokens);
 }
 
+std::optional<ApiError> ParseConfigChange(std::string_view body, ConfigChange* change) {
+  *change = {};
+  Json json;
+  if (auto error = ParseRequestBody(body, &json)) return error;
+  for (const auto& [name, value] : json.items()) {
+    if (name != "rate_limit" && name != "reload_keys") {
+      return BadParameter(name, name + ": cannot be changed; rate_limit and reload_keys can");
+    }
+  }
+  const RequestFields fields(json, "");
+  int64_t rate = -1;
+  if (auto error = fields.Integer("rate_limit", 0, 1'000'000'000, &rate)) return error;
+  if (rate >= 0) change->rate_limit = rate;
+  return fields.Flag("reload_keys", &change->reload_keys);
+}
+
 }  // namespace expertflow

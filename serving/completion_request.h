@@ -60,4 +60,12 @@ std::optional<ApiError> ParseTokenizeRequest(std::string_view body, std::string_
                                              TokenizeRequest* request);
 std::optional<ApiError> ParseDetokenizeRequest(std::string_view body, DetokenizeRequest* request);
 
+struct ConfigChange {
+  std::optional<int64_t> rate_limit;  // requests a minute
+  bool reload_keys = false;
+};
+
+// Here a field that nobody knows is an error.
+std::optional<ApiError> ParseConfigChange(std::string_view body, ConfigChange* change);
+
 }  // namespace expertflow

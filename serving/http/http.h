@@ -24,6 +24,7 @@ struct HttpRequest {
   std::string path;    // without the query
   std::string authorization;
   std::string content_type;
+  std::string traceparent;
   std::string body;
 };
 

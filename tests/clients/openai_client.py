@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import urllib.request
 
 PACKAGES = ["openai>=1.92,<3", "jsonschema>=4,<5"]
@@ -280,6 +281,24 @@ def check_errors(openai, client, model):
         raise SystemExit("failed: an unknown model was served")
 
 
+def check_description(address):
+    with urllib.request.urlopen(address + "/openapi.json") as answer:
+        paths = json.load(answer)["paths"]
+    for path, methods in paths.items():
+        for method in methods:
+            request = urllib.request.Request(
+                address + path.replace("{model}", "tiny-moe"), method=method.upper(),
+                data=None if method == "get" else b"[]",
+                headers={"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    status = answer.status
+            except urllib.error.HTTPError as error:
+                status = error.code
+            check(status == {"get": 200, "post": 400, "patch": 403}[method],
+                  f"the description's {method} {path} is there")
+
+
 async def check_async(openai, address, model):
     async with openai.AsyncOpenAI(base_url=address + "/v1", api_key="none") as client:
         answers = await asyncio.gather(*[
@@ -300,6 +319,7 @@ def run_checks(address, folder):
         check_parse(client, model)
         check_tools(openai, client, model)
         check_errors(openai, client, model)
+        check_description(address)
         asyncio.run(check_async(openai, address, model))
     print("openai", openai.__version__)
 

@@ -316,13 +316,26 @@ TEST(ServeTest, WithKeysOnlyTheirOwnersMayAsk) {
   UniqueFd fd(::mkstemp(file));
   ASSERT_TRUE(fd.valid());
   std::ofstream(file) << "# ours\nkey-of-a-friend\n";
-  Server server({"--api-keys", file});
+  const std::string log = std::string(file) + ".log";
+  Server server({"--api-keys", file, "--access-log", log});
   EXPECT_EQ(StatusOf(server.Get("/v1/models")), 401);
   HttpClient client(server.port());
   client.Get("/v1/models", "Authorization: Bearer key-of-a-friend\r\n");
   EXPECT_EQ(StatusOf(client.ReadAll()), 200);
   EXPECT_EQ(StatusOf(server.Get("/health")), 200);
+  HttpClient change(server.port());
+  change.Send(
+      "PATCH /v1/expertflow/config HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Authorization: Bearer key-of-a-friend\r\nConnection: close\r\n"
+      "Content-Length: 2\r\n\r\n{}");
+  EXPECT_EQ(StatusOf(change.ReadAll()), 403);
   server.ExpectEnds();
+  const std::string lines = ReadAll(log);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 4) << lines;
+  EXPECT_THAT(lines, HasSubstr(R"("path":"/v1/models","status":401,"outcome":"refused","key":0,)"));
+  EXPECT_THAT(lines, HasSubstr(R"("path":"/v1/models","status":200,"outcome":"done","key":1,)"));
+  EXPECT_EQ(lines.find("friend"), std::string::npos);
+  std::filesystem::remove(log);
   std::filesystem::remove(file);
 }
 

@@ -394,7 +394,7 @@ TEST_F(ApiTest, KeysOpenTheDoor) {
   Make({.model = "tiny",
         .vocab = 4096,
         .positions_max = 100,
-        .api_keys = {"secret-1", "secret-22"}});
+        .keys = {.keys = {"secret-1", "secret-22"}}});
   api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
   for (const char* wrong : {"", "Bearer ", "Bearer secret-2", "Bearer secret-1x", "secret-1"}) {
     Get(1, "/v1/models", wrong);
@@ -404,6 +404,136 @@ TEST_F(ApiTest, KeysOpenTheDoor) {
   EXPECT_EQ(Response(2).status, 200);
   Get(3, "/health/live");
   EXPECT_EQ(Response(3).status, 200);
+}
+
+TEST_F(ApiTest, EachKeyHasItsRate) {
+  Make({.model = "tiny",
+        .vocab = 4096,
+        .positions_max = 100,
+        .keys = {.keys = {"secret-1", "secret-22"}},
+        .requests_per_minute = 2});
+  const auto ask = [this](uint64_t connection, const std::string& key) {
+    api_->OnRequest({.connection = {connection},
+                     .method = "POST",
+                     .path = "/tokenize",
+                     .authorization = "Bearer " + key,
+                     .content_type = "application/json",
+                     .body = R"({"prompt":"a"})"});
+    return Response(connection).status;
+  };
+  api_->OnTick(1'000'000'000);
+  EXPECT_EQ(ask(1, "secret-1"), 200);
+  EXPECT_EQ(ask(2, "secret-1"), 200);
+  EXPECT_EQ(ask(3, "secret-1"), 429);
+  EXPECT_THAT(Response(3).body, HasSubstr(R"("type":"rate_limit_error")"));
+  ASSERT_FALSE(Response(3).headers.empty());
+  EXPECT_EQ(Response(3).headers[0], (std::pair<std::string, std::string>("Retry-After", "31")));
+  EXPECT_EQ(ask(4, "secret-22"), 200);  // the other's
+  Get(5, "/v1/models", "Bearer secret-1");
+  EXPECT_EQ(Response(5).status, 200);  // costs nothing
+  api_->OnTick(30'000'000'000);
+  EXPECT_EQ(ask(6, "secret-1"), 429);
+  api_->OnTick(31'000'000'000);
+  EXPECT_EQ(ask(7, "secret-1"), 200);
+  EXPECT_EQ(ask(8, "secret-1"), 429);
+}
+
+TEST_F(ApiTest, TheConfigurationIsShownToAllAndChangedByItsKeys) {
+  ApiKeys next{.keys = {"secret-3"}, .admin = {"the-admin"}};
+  Make({.model = "tiny",
+        .vocab = 4096,
+        .positions_max = 100,
+        .keys = {.keys = {"secret-1"}, .admin = {"the-admin"}},
+        .requested_config = R"({"workers":{"value":"2","source":"default"}})",
+        .read_keys = [&next]() -> Result<ApiKeys> { return next; }});
+  const auto patch = [this](uint64_t connection, const std::string& key, const std::string& body) {
+    api_->OnRequest({.connection = {connection},
+                     .method = "PATCH",
+                     .path = "/v1/expertflow/config",
+                     .authorization = "Bearer " + key,
+                     .content_type = "application/json",
+                     .body = body});
+    return Response(connection).status;
+  };
+  Get(1, "/v1/expertflow/config", "Bearer secret-1");
+  EXPECT_EQ(Response(1).body, R"({"changeable":{"rate_limit":0,"keys":1,"admin_keys":1},)"
+                              R"("requested":{"workers":{"value":"2","source":"default"}}})");
+  EXPECT_EQ(patch(2, "secret-1", R"({"rate_limit":5})"), 403);
+  EXPECT_EQ(patch(3, "the-admin", R"({"workers":5})"), 400);
+  EXPECT_THAT(Response(3).body, HasSubstr(R"("param":"workers")"));
+  EXPECT_EQ(patch(4, "the-admin", R"({"rate_limit":-1})"), 400);
+  EXPECT_EQ(patch(5, "the-admin", R"({"rate_limit":5,"reload_keys":true})"), 200);
+  EXPECT_THAT(Response(5).body, HasSubstr(R"("rate_limit":5)"));
+  Get(6, "/v1/models", "Bearer secret-1");
+  EXPECT_EQ(Response(6).status, 401);
+  Get(7, "/v1/models", "Bearer secret-3");
+  EXPECT_EQ(Response(7).status, 200);
+}
+
+TEST_F(ApiTest, EveryRequestLeavesOneLineWithoutItsTexts) {
+  Make({.model = "tiny",
+        .vocab = 4096,
+        .positions_max = 100,
+        .keys = {.keys = {"secret-1", "secret-22"}}});
+  std::vector<std::string> lines;
+  AccessLog log(recorder_, [&lines](std::string_view line) { lines.emplace_back(line); });
+  api_->SetAccessLog(&log);
+  api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
+  const auto post = [this](uint64_t connection, const std::string& more) {
+    api_->OnRequest({.connection = {connection},
+                     .method = "POST",
+                     .path = "/v1/completions",
+                     .authorization = "Bearer secret-22",
+                     .content_type = "application/json",
+                     .traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01",
+                     .body = R"({"prompt":"a private thought")" + more + "}"});
+  };
+  post(1, "");
+  Say(1, "a private answer");
+  EXPECT_TRUE(lines.empty());
+  End(1);
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_THAT(lines[0], HasSubstr(R"("method":"POST","path":"/v1/completions","status":200,)"
+                                  R"("outcome":"done","key":2,"duration_ms":)"));
+  EXPECT_THAT(lines[0], HasSubstr(R"("prompt_tokens":3,"completion_tokens":2,)"
+                                  R"("trace":"0123456789abcdef0123456789abcdef"})"));
+  EXPECT_TRUE(lines[0].ends_with("}\n"));
+  post(2, R"(,"stream":true)");
+  Say(2, "a private answer");
+  End(2);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_THAT(lines[1], HasSubstr(R"("first_ms":)"));
+  post(3, R"(,"top_p":7)");
+  post(4, R"(,"stream":true)");
+  api_->OnGone({4});
+  post(5, R"(,"stream":true)");
+  Say(4, "x");
+  End(4, FinishReason::kError, StatusCode::kInternal);
+  Get(6, "/v1/models");
+  (void)api_->Refusal(431, "too large");
+  ASSERT_EQ(lines.size(), 7U);
+  EXPECT_THAT(lines[2], HasSubstr(R"("status":400,"outcome":"refused","key":2)"));
+  EXPECT_THAT(lines[3], HasSubstr(R"("status":0,"outcome":"client gone")"));
+  EXPECT_THAT(lines[4], HasSubstr(R"("status":200,"outcome":"failed")"));
+  EXPECT_THAT(lines[5],
+              HasSubstr(R"("path":"/v1/models","status":401,"outcome":"refused","key":0)"));
+  EXPECT_THAT(lines[6], HasSubstr(R"("status":431)"));
+  for (const std::string& line : lines) {
+    EXPECT_EQ(line.find("private"), std::string::npos);
+    EXPECT_EQ(line.find("secret"), std::string::npos);
+  }
+}
+
+TEST(AccessLogTest, ATraceIdIsTakenFromAProperHeaderOnly) {
+  const std::string good = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01";
+  EXPECT_EQ(TraceIdOf(good), "0123456789abcdef0123456789abcdef");
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = '"';
+    EXPECT_EQ(TraceIdOf(bad), "") << bad;
+  }
+  EXPECT_EQ(TraceIdOf(""), "");
+  EXPECT_EQ(TraceIdOf(good + "0"), "");
 }
 
 TEST_F(ApiTest, UnknownPathsAndMethodsHaveTheErrorShape) {

@@ -1,0 +1,394 @@
+#include "serving/openapi.h"
+
+namespace expertflow {
+namespace {
+
+constexpr std::string_view kOpenApi = R"json({
+ "openapi": "3.1.0",
+ "info": {
+  "title": "ExpertFlow",
+  "version": "1",
+  "description": "OpenAI-compatible; docs/serving.md says what each field does"
+ },
+ "paths": {
+  "/v1/completions": {
+   "post": {
+    "summary": "complete text",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {
+       "application/json": {"schema": {"$ref": "#/components/schemas/Answer"}},
+       "text/event-stream": {"schema": {"type": "string"}}
+      }
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    },
+    "requestBody": {
+     "required": true,
+     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Completion"}}}
+    }
+   }
+  },
+  "/v1/chat/completions": {
+   "post": {
+    "summary": "answer a chat",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {
+       "application/json": {"schema": {"$ref": "#/components/schemas/Answer"}},
+       "text/event-stream": {"schema": {"type": "string"}}
+      }
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    },
+    "requestBody": {
+     "required": true,
+     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Chat"}}}
+    }
+   }
+  },
+  "/tokenize": {
+   "post": {
+    "summary": "text or a chat to token ids",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    },
+    "requestBody": {
+     "required": true,
+     "content": {
+      "application/json": {
+       "schema": {
+        "type": "object",
+        "properties": {
+         "prompt": {"type": "string"},
+         "messages": {"type": "array", "items": {"type": "object"}},
+         "add_special_tokens": {"type": "boolean"},
+         "return_token_strs": {"type": "boolean"}
+        }
+       }
+      }
+     }
+    }
+   }
+  },
+  "/detokenize": {
+   "post": {
+    "summary": "token ids to text",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    },
+    "requestBody": {
+     "required": true,
+     "content": {
+      "application/json": {
+       "schema": {
+        "type": "object",
+        "properties": {"tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}},
+        "required": ["tokens"]
+       }
+      }
+     }
+    }
+   }
+  },
+  "/v1/models": {
+   "get": {
+    "summary": "the model",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    }
+   }
+  },
+  "/v1/models/{model}": {
+   "get": {
+    "summary": "the model",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    },
+    "parameters": [{"name": "model", "in": "path", "required": true, "schema": {"type": "string"}}]
+   }
+  },
+  "/health": {
+   "get": {
+    "summary": "whether requests are taken",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    },
+    "security": []
+   }
+  },
+  "/health/live": {
+   "get": {
+    "summary": "whether the server runs",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    },
+    "security": []
+   }
+  },
+  "/metrics": {
+   "get": {
+    "summary": "for Prometheus",
+    "responses": {
+     "200": {"description": "metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    }
+   }
+  },
+  "/v1/expertflow/status": {
+   "get": {
+    "summary": "processes, caches, queue",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    }
+   }
+  },
+  "/v1/expertflow/config": {
+   "get": {
+    "summary": "options and what may change",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    }
+   },
+   "patch": {
+    "summary": "change what may change",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    },
+    "requestBody": {
+     "required": true,
+     "content": {
+      "application/json": {
+       "schema": {
+        "type": "object",
+        "properties": {
+         "rate_limit": {"type": "integer", "minimum": 0, "maximum": 1000000000},
+         "reload_keys": {"type": "boolean"}
+        }
+       }
+      }
+     }
+    }
+   }
+  },
+  "/openapi.json": {
+   "get": {
+    "summary": "this description",
+    "responses": {
+     "200": {
+      "description": "the answer",
+      "content": {"application/json": {"schema": {"type": "object"}}}
+     },
+     "default": {
+      "description": "an error",
+      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+     }
+    }
+   }
+  }
+ },
+ "components": {
+  "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+  "schemas": {
+   "Completion": {
+    "type": "object",
+    "properties": {
+     "prompt": {
+      "anyOf": [
+       {"type": "string"},
+       {"type": "array", "items": {"type": "integer", "minimum": 0}},
+       {
+        "type": "array",
+        "items": {
+         "anyOf": [{"type": "string"}, {"type": "array",
+             "items": {"type": "integer", "minimum": 0}}]
+        }
+       }
+      ]
+     },
+     "echo": {"type": "boolean"},
+     "logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+     "model": {"type": "string"},
+     "max_tokens": {"type": "integer", "minimum": 0, "maximum": 1073741824},
+     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+     "top_k": {"type": "integer", "minimum": -1, "maximum": 1000000},
+     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
+     "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 100},
+     "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+     "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+     "logit_bias": {
+      "type": "object",
+      "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}
+     },
+     "seed": {"type": "integer"},
+     "stop": {
+      "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 16}]
+     },
+     "n": {"type": "integer", "minimum": 1, "maximum": 128},
+     "stream": {"type": "boolean"},
+     "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
+     "ignore_eos": {"type": "boolean"},
+     "response_format": {
+      "type": "object",
+      "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
+      "required": ["type"]
+     }
+    },
+    "required": ["prompt"]
+   },
+   "Chat": {
+    "type": "object",
+    "properties": {
+     "messages": {"type": "array", "minItems": 1,
+         "items": {"type": "object", "required": ["role"]}},
+     "max_completion_tokens": {"type": "integer", "minimum": 1, "maximum": 1073741824},
+     "logprobs": {"type": "boolean"},
+     "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+     "tools": {"type": "array", "items": {"type": "object"}, "maxItems": 128},
+     "tool_choice": {},
+     "parallel_tool_calls": {"type": "boolean"},
+     "chat_template_kwargs": {"type": "object"},
+     "model": {"type": "string"},
+     "max_tokens": {"type": "integer", "minimum": 0, "maximum": 1073741824},
+     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+     "top_k": {"type": "integer", "minimum": -1, "maximum": 1000000},
+     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
+     "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 100},
+     "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+     "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+     "logit_bias": {
+      "type": "object",
+      "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}
+     },
+     "seed": {"type": "integer"},
+     "stop": {
+      "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 16}]
+     },
+     "n": {"type": "integer", "minimum": 1, "maximum": 128},
+     "stream": {"type": "boolean"},
+     "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
+     "ignore_eos": {"type": "boolean"},
+     "response_format": {
+      "type": "object",
+      "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
+      "required": ["type"]
+     }
+    },
+    "required": ["messages"]
+   },
+   "Answer": {
+    "type": "object",
+    "properties": {
+     "id": {"type": "string"},
+     "object": {"type": "string"},
+     "created": {"type": "integer"},
+     "model": {"type": "string"},
+     "choices": {"type": "array", "items": {"type": "object"}},
+     "usage": {"type": "object"}
+    },
+    "required": ["id", "object", "created", "model", "choices"]
+   },
+   "Error": {
+    "type": "object",
+    "properties": {
+     "error": {
+      "type": "object",
+      "properties": {
+       "message": {"type": "string"},
+       "type": {"type": "string"},
+       "param": {"type": ["string", "null"]},
+       "code": {"type": ["string", "null"]}
+      },
+      "required": ["message", "type", "param", "code"]
+     }
+    },
+    "required": ["error"]
+   }
+  }
+ },
+ "security": [{"key": []}]
+})json";
+
+}  // namespace
+
+std::string_view OpenApiJson() {
+  return kOpenApi;
+}
+
+}  // namespace expertflow

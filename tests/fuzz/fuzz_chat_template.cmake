@@ -1,0 +1,1 @@
+expertflow_add_fuzz(chat_template DEPS chat_template)

@@ -1,0 +1,1 @@
+expertflow_add_fuzz(grammar DEPS model_grammar)

@@ -1,0 +1,1 @@
+expertflow_add_fuzz(http_request DEPS serving http_server)

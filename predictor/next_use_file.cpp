@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include "common/mapped_file.h"
+#include "predictor/packed_vectors.h"
 
 namespace expertflow {
 namespace {
@@ -36,39 +36,18 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
-template <typename T>
-void Append(const std::vector<T>& values, std::string* out) {
-  out->append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-}
-
-// Takes `count` values off the front; false when they are not there.
-template <typename T>
-bool Take(std::string_view* bytes, uint64_t count, std::vector<T>* values) {
-  if (count > bytes->size() / sizeof(T)) return false;
-  values->resize(count);
-  if (count > 0) std::memcpy(values->data(), bytes->data(), count * sizeof(T));
-  bytes->remove_prefix(count * sizeof(T));
-  return true;
-}
-
-std::string Hex(const std::array<uint8_t, 16>& bytes) {
-  std::string text;
-  for (const uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
 }  // namespace
 
 std::string EncodeNextUse(const NextUseFile& file) {
   std::string body;
-  Append(file.model.experts, &body);
-  Append(file.trained_on, &body);
-  Append(file.model.bias, &body);
-  Append(file.model.state_in, &body);
-  Append(file.model.state_out, &body);
-  Append(file.model.own, &body);
-  Append(file.model.gain_in, &body);
-  Append(file.model.gain_out, &body);
+  AppendVector(file.model.experts, &body);
+  AppendVector(file.trained_on, &body);
+  AppendVector(file.model.bias, &body);
+  AppendVector(file.model.state_in, &body);
+  AppendVector(file.model.state_out, &body);
+  AppendVector(file.model.own, &body);
+  AppendVector(file.model.gain_in, &body);
+  AppendVector(file.model.gain_out, &body);
   Header header;
   header.layers = static_cast<uint32_t>(file.model.experts.size());
   header.identity = file.identity;
@@ -103,8 +82,8 @@ Result<NextUseFile> DecodeNextUse(std::string_view bytes, const std::string& nam
   model.gain_rank = header.gain_rank;
   const auto wrong = [&] { return InvalidArgument(name + ": impossible sizes"); };
   if (header.layers > 1024 || header.sequences > kSequencesMax || header.rank < 1 ||
-      header.gain_rank < 1 || !Take(&bytes, header.layers, &model.experts) ||
-      !Take(&bytes, header.sequences, &file.trained_on)) {
+      header.gain_rank < 1 || !TakeVector(&bytes, header.layers, &model.experts) ||
+      !TakeVector(&bytes, header.sequences, &file.trained_on)) {
     return wrong();
   }
   uint64_t n = 0;
@@ -115,12 +94,12 @@ Result<NextUseFile> DecodeNextUse(std::string_view bytes, const std::string& nam
   const auto rank = static_cast<uint64_t>(header.rank);
   const auto gain_rank = static_cast<uint64_t>(header.gain_rank);
   const uint64_t targets = n * (1 + kForecastHorizons);
-  if (n > 65536 || rank > 4096 || gain_rank > 4096 || !Take(&bytes, targets, &model.bias) ||
-      !Take(&bytes, kForecastFeatures * n * rank, &model.state_in) ||
-      !Take(&bytes, rank * targets, &model.state_out) ||
-      !Take(&bytes, (kForecastOwnRates + 1) * targets, &model.own) ||
-      !Take(&bytes, n * gain_rank, &model.gain_in) ||
-      !Take(&bytes, header.layers * gain_rank * targets, &model.gain_out) || !bytes.empty()) {
+  if (n > 65536 || rank > 4096 || gain_rank > 4096 || !TakeVector(&bytes, targets, &model.bias) ||
+      !TakeVector(&bytes, kForecastFeatures * n * rank, &model.state_in) ||
+      !TakeVector(&bytes, rank * targets, &model.state_out) ||
+      !TakeVector(&bytes, (kForecastOwnRates + 1) * targets, &model.own) ||
+      !TakeVector(&bytes, n * gain_rank, &model.gain_in) ||
+      !TakeVector(&bytes, header.layers * gain_rank * targets, &model.gain_out) || !bytes.empty()) {
     return wrong();
   }
   RETURN_IF_ERROR(CheckNextUseModel(model).WithContext(name));
@@ -138,7 +117,7 @@ Status CheckFittedTo(const NextUseFile& file, const std::array<uint8_t, 16>& ide
                                      file.model.experts.end());
   if (file.identity == identity && same_shape) return OkStatus();
   return InvalidArgument(fmt::format("{}: fitted to model {}, but this is {}; train one for it",
-                                     name, Hex(file.identity), Hex(identity)));
+                                     name, Hexadecimal(file.identity), Hexadecimal(identity)));
 }
 
 }  // namespace expertflow

@@ -65,6 +65,24 @@ void TraceRows::Clear() {
   expert_residual.clear();
 }
 
+void AppendRow(const TraceRows& from, size_t r, TraceRows* to) {
+  const auto append = [&](const auto& column, auto* out) {
+    const size_t width = column.size() / from.size();
+    out->insert(out->end(), column.begin() + static_cast<ptrdiff_t>(r * width),
+                column.begin() + static_cast<ptrdiff_t>((r + 1) * width));
+  };
+  append(from.step, &to->step);
+  append(from.sequence, &to->sequence);
+  append(from.position, &to->position);
+  append(from.token, &to->token);
+  append(from.flags, &to->flags);
+  append(from.experts, &to->experts);
+  append(from.weights, &to->weights);
+  append(from.scores, &to->scores);
+  append(from.router_hidden, &to->router_hidden);
+  append(from.expert_residual, &to->expert_residual);
+}
+
 Status CheckTraceRows(const TraceShape& shape, size_t sequences, const TraceRows& rows) {
   const size_t n = rows.size();
   const size_t layers = shape.experts.size();

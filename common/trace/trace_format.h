@@ -89,6 +89,8 @@ struct TraceRows {
   void Clear();
   friend bool operator==(const TraceRows&, const TraceRows&) = default;
 };
+// Adds row `r` of `from` to `to`, which has the same columns. REQUIRES: r < from.size()
+void AppendRow(const TraceRows& from, size_t r, TraceRows* to);
 // Every column has the length that `shape` asks for; experts, flags and sequences are in range.
 Status CheckTraceRows(const TraceShape& shape, size_t sequences, const TraceRows& rows);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/check.h"
+#include "predictor/core/logit_margin.h"
 
 namespace expertflow {
 namespace {
@@ -22,35 +23,6 @@ constexpr std::array<Calibration, 8> kCalibration = {{{0.14F, 0.4F},
                                                       {0.48F, 0.9F},
                                                       {0.52F, 0.9F},
                                                       {0.58F, 1.0F}}};
-constexpr int32_t kMaxTopK = 64;
-
-// Midway between the k-th and the (k+1)-th largest. REQUIRES: 0 < k < n
-float Edge(const float* logits, int32_t n, int32_t k) {
-  std::array<float, kMaxTopK + 1> top;
-  int32_t count = 0;
-  for (int32_t e = 0; e < n; ++e) {
-    const float value = logits[e];
-    if (count == k + 1 && !(value > top[static_cast<size_t>(k)])) continue;
-    int32_t at = count < k + 1 ? count++ : k;
-    for (; at > 0 && value > top[static_cast<size_t>(at - 1)]; --at) {
-      top[static_cast<size_t>(at)] = top[static_cast<size_t>(at - 1)];
-    }
-    top[static_cast<size_t>(at)] = value;
-  }
-  return (top[static_cast<size_t>(k - 1)] + top[static_cast<size_t>(k)]) / 2;
-}
-
-float Deviation(const float* logits, int32_t n) {
-  double sum = 0;
-  double squares = 0;
-  for (int32_t e = 0; e < n; ++e) {
-    sum += logits[e];
-    squares += static_cast<double>(logits[e]) * logits[e];
-  }
-  const double mean = sum / n;
-  return static_cast<float>(std::sqrt(std::max(squares / n - mean * mean, 0.0)));
-}
-
 }  // namespace
 
 void PreGatePredictor::Predict(const PredictionRequest& request,
@@ -58,7 +30,7 @@ void PreGatePredictor::Predict(const PredictionRequest& request,
   const int32_t n = request.experts;
   const int32_t k = request.top_k;
   CHECK(probability_ppm.size() == static_cast<size_t>(n));
-  CHECK(k > 0 && k <= kMaxTopK);
+  CHECK(k > 0 && k <= kMarginTopKMax);
   if (k >= n) {
     std::fill(probability_ppm.begin(), probability_ppm.end(),
               request.rows.empty() ? 0u : 1'000'000u);
@@ -70,8 +42,8 @@ void PreGatePredictor::Predict(const PredictionRequest& request,
   const Calibration calibration = kCalibration[std::min(step, last)];
   for (int32_t row : request.rows) {
     const float* logits = request.logits + static_cast<ptrdiff_t>(row) * n;
-    const float edge = Edge(logits, n, k);
-    const float spread = calibration.scale * Deviation(logits, n);
+    const float edge = LogitEdge(logits, n, k);
+    const float spread = calibration.scale * LogitDeviation(logits, n);
     // Logits that are all equal, infinite or NaN tell nothing.
     if (!(spread > 0) || !std::isfinite(spread) || !std::isfinite(edge)) continue;
     for (int32_t e = 0; e < n; ++e) {

@@ -20,32 +20,12 @@ import tempfile
 import urllib.error
 import urllib.request
 
+import pypi
+
 PACKAGES = ["openai>=1.92,<3", "jsonschema>=4,<5"]
 TEMPLATE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools_template.jinja")
-INSTALL_S = 150
 READY_S = 60
 QUESTION = [{"role": "user", "content": "Hello!"}]
-
-
-def skip(why):
-    print("skipped:", why)
-    sys.exit(77)
-
-
-def install(venv):
-    python = os.path.join(venv, "bin", "python")
-    if os.path.exists(python):
-        found = subprocess.run([python, "-c", "import openai, jsonschema"], capture_output=True,
-                               check=False)
-        if found.returncode == 0:
-            return python
-    try:
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True, capture_output=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--retries", "1", *PACKAGES],
-                       check=True, capture_output=True, timeout=INSTALL_S)
-    except (subprocess.SubprocessError, OSError) as error:
-        skip(f"{PACKAGES} cannot be installed: {error}")
-    return python
 
 
 def start(program, model):
@@ -329,7 +309,7 @@ def main():
         run_checks(sys.argv[2], sys.argv[3])
         return
     program, model, venv = sys.argv[1:]
-    python = install(venv)
+    python = pypi.install(venv, PACKAGES, ["openai", "jsonschema"])
     server, address, folder = start(program, model)
     try:
         checks = subprocess.run([python, os.path.abspath(__file__), "--checks", address,

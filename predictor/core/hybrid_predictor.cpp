@@ -1,0 +1,363 @@
+#include "predictor/core/hybrid_predictor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "common/check.h"
+#include "predictor/core/byte_matrix.h"
+#include "predictor/core/logit_margin.h"
+
+namespace expertflow {
+namespace {
+
+// The forest with the probe corrects the likeliest experts of a layer; the others are seldom used.
+constexpr int32_t kCandidates = 12;
+constexpr float kTiny = 1e-12f;
+
+float DecayOf(float half_life) {
+  return std::exp2(-1.0f / half_life);
+}
+
+float Probability(const Logistic& fit, float margin) {
+  return 1.0f / (1.0f + std::exp(-(fit.slope * margin + fit.offset)));
+}
+
+void Blend(float decay, std::span<const float> value, float* mean) {
+  for (size_t i = 0; i < value.size(); ++i) {
+    const float blended = decay * mean[i] + (1.0f - decay) * value[i];
+    mean[i] = std::abs(blended) < kTiny ? 0.0f : blended;  // denormal numbers are slow
+  }
+}
+
+// Logits to distances from the edge in standard deviations. Logits that tell nothing give zeros.
+void ToMargins(int32_t top_k, std::span<float> logits) {
+  const auto n = static_cast<int32_t>(logits.size());
+  if (top_k >= n) {
+    std::fill(logits.begin(), logits.end(), 0.0f);
+    return;
+  }
+  const float edge = LogitEdge(logits.data(), n, top_k);
+  const float deviation = LogitDeviation(logits.data(), n);
+  const float scale = 1.0f / deviation;
+  const bool sane = deviation > 0 && std::isfinite(scale) && std::isfinite(edge);
+  for (float& logit : logits) {
+    logit = sane ? (logit - edge) * scale : 0.0f;
+    if (!std::isfinite(logit)) logit = 0.0f;
+  }
+}
+
+float RankOf(std::span<const float> margins, size_t expert) {
+  int32_t above = 0;
+  for (const float margin : margins) above += margin > margins[expert] ? 1 : 0;
+  return static_cast<float>(above);
+}
+
+}  // namespace
+
+float StateOf(std::span<const float> residual, float* out) {
+  float squares = 0;
+  for (const float value : residual) squares += value * value;
+  const float mean = squares / static_cast<float>(residual.size());
+  const bool sane = std::isfinite(mean);
+  const float scale = sane ? 1.0f / std::sqrt(mean + 1e-6f) : 0.0f;
+  for (size_t i = 0; i < residual.size(); ++i) out[i] = sane ? residual[i] * scale : 0.0f;
+  return sane ? 0.5f * std::log2(mean + 1e-6f) : 0.0f;
+}
+
+HybridPredictor::HybridPredictor(std::shared_ptr<const HybridModel> model)
+    : model_(std::move(model)) {
+  const auto layers = static_cast<size_t>(model_->layers());
+  const auto width = static_cast<size_t>(model_->width);
+  for (int32_t l = 0; l <= model_->layers(); ++l) base_.push_back(model_->BaseOf(l));
+  size_t targets = 0;
+  for (int32_t l = 0; l + 1 < model_->layers(); ++l) {
+    const size_t first = base_[static_cast<size_t>(l) + 1];
+    targets =
+        std::max(targets, base_[static_cast<size_t>(l + 1 + model_->DistancesFrom(l))] - first);
+  }
+  candidates_max_ = targets;
+  blocks_.resize(kContextBlocks * width);
+  context_before_.resize(static_cast<size_t>(model_->rank));
+  for (size_t i = 0; i < use_.size(); ++i) {
+    use_[i].resize(base_.back());
+    use_decay_[i] = DecayOf(kUseHalfLives[i]);
+  }
+  recent_.resize(kRecentTokens * static_cast<size_t>(model_->hidden));
+  middle_.resize(width);
+  last_.resize(width);
+  chosen_.resize(layers * static_cast<size_t>(model_->top_k));
+  chosen_count_.resize(layers);
+  input_.resize(static_cast<size_t>(model_->hidden) + static_cast<size_t>(model_->rank));
+  pre_gate_.resize(targets);
+  probe_.resize(targets);
+  probability_.resize(targets);
+  features_.resize(static_cast<size_t>(kHybridFeatures) * candidates_max_);
+  correction_.reserve(candidates_max_);
+  nodes_.reserve(candidates_max_);
+  Reset();
+}
+
+void HybridPredictor::Reset() {
+  std::fill(blocks_.begin(), blocks_.end(), 0.0f);
+  for (std::vector<float>& use : use_) std::fill(use.begin(), use.end(), 0.0f);
+  std::fill(recent_.begin(), recent_.end(), 0.0f);
+  position_ = -1;
+  source_ = -1;
+  std::copy(model_->context.bias.begin(), model_->context.bias.end(), context_before_.begin());
+  std::fill(chosen_count_.begin(), chosen_count_.end(), 0);
+}
+
+void HybridPredictor::BeginToken(int32_t token) {
+  ++position_;
+  token_ = token;
+  source_ = -1;
+  const auto found = std::lower_bound(model_->tokens.begin(), model_->tokens.end(), token);
+  token_row_ = found != model_->tokens.end() && *found == token
+                   ? static_cast<size_t>(found - model_->tokens.begin())
+                   : SIZE_MAX;
+  std::fill(chosen_count_.begin(), chosen_count_.end(), 0);
+}
+
+void HybridPredictor::TakeState(int32_t layer, StateKind kind, std::span<const float> residual) {
+  CHECK(layer >= 0 && layer < model_->layers());
+  CHECK(residual.size() == static_cast<size_t>(model_->hidden));
+  source_ = layer;
+  kind_ = kind;
+  norm_ = StateOf(residual, input_.data());
+}
+
+void HybridPredictor::AddContext(int32_t block_begin, int32_t block_end, float* to) const {
+  const auto width = static_cast<size_t>(model_->width);
+  AddRows(model_->context, static_cast<size_t>(block_begin) * width,
+          std::span(blocks_).subspan(static_cast<size_t>(block_begin) * width,
+                                     static_cast<size_t>(block_end - block_begin) * width),
+          static_cast<size_t>(model_->rank), to);
+}
+
+void HybridPredictor::ObserveRouter(int32_t layer, std::span<const float> residual,
+                                    std::span<const uint16_t> chosen,
+                                    std::span<const float> weights) {
+  TakeState(layer, StateKind::kRouter, residual);
+  const int32_t layers = model_->layers();
+  const std::span<const float> state =
+      std::span<const float>(input_).first(static_cast<size_t>(model_->hidden));
+  const auto width = static_cast<size_t>(model_->width);
+  if (layer == 0) {
+    ApplyMatrix(model_->anchor[0], state, width, blocks_.data());
+    float nearest = INFINITY;
+    const int32_t recent = std::min(position_, kRecentTokens);
+    for (int32_t r = 0; r < recent; ++r) {
+      const float* other = recent_.data() + static_cast<size_t>(r) * state.size();
+      float squares = 0;
+      for (size_t i = 0; i < state.size(); ++i) {
+        squares += (state[i] - other[i]) * (state[i] - other[i]);
+      }
+      nearest = std::min(nearest, squares);
+    }
+    token_distance_ = recent > 0 ? std::sqrt(nearest) : -1.0f;
+    std::copy(state.begin(), state.end(),
+              recent_.begin() + static_cast<ptrdiff_t>(
+                                    static_cast<size_t>(position_ % kRecentTokens) * state.size()));
+    std::copy(context_before_.begin(), context_before_.end(),
+              input_.begin() + static_cast<ptrdiff_t>(state.size()));
+    AddContext(kFirstNow, kFirstNow + 1, input_.data() + state.size());
+  }
+  if (layer == layers / 2) ApplyMatrix(model_->anchor[1], state, width, middle_.data());
+  if (layer == layers - 1) ApplyMatrix(model_->anchor[2], state, width, last_.data());
+
+  const auto l = static_cast<size_t>(layer);
+  const auto k = static_cast<size_t>(model_->top_k);
+  const auto experts = static_cast<uint16_t>(model_->experts[l]);
+  chosen_count_[l] = 0;
+  float sum = 0;
+  entropy_ = 0;
+  for (size_t i = 0; i < std::min(chosen.size(), k); ++i) {
+    if (chosen[i] >= experts) continue;
+    chosen_[l * k + static_cast<size_t>(chosen_count_[l]++)] = chosen[i];
+    const float weight = i < weights.size() ? weights[i] : 0.0f;
+    if (!(weight > 0) || !std::isfinite(weight)) continue;
+    sum += weight;
+    entropy_ -= weight * std::log2(weight);
+  }
+  // Of shares of what was chosen, whatever the weights sum up to.
+  entropy_ = sum > 0 ? entropy_ / sum + std::log2(sum) : 0.0f;
+  if (layer == layers - 1) EndToken();
+}
+
+void HybridPredictor::ObserveExperts(int32_t layer, std::span<const float> residual) {
+  TakeState(layer, StateKind::kExperts, residual);
+}
+
+void HybridPredictor::EndToken() {
+  const auto width = static_cast<size_t>(model_->width);
+  const auto block = [&](int32_t b) { return blocks_.data() + static_cast<size_t>(b) * width; };
+  const std::span<const float> first(block(kFirstNow), width);
+  std::copy_n(block(kFirstBefore1), width, block(kFirstBefore2));
+  std::copy_n(first.data(), width, block(kFirstBefore1));
+  std::copy_n(middle_.data(), width, block(kMiddleBefore1));
+  std::copy_n(last_.data(), width, block(kLastBefore1));
+  const float decay8 = DecayOf(8);
+  Blend(decay8, first, block(kFirstDecay8));
+  Blend(decay8, middle_, block(kMiddleDecay8));
+  Blend(decay8, last_, block(kLastDecay8));
+  Blend(DecayOf(64), last_, block(kLastDecay64));
+  std::fill(context_before_.begin(), context_before_.end(), 0.0f);
+  AddContext(kFirstNow + 1, kContextBlocks, context_before_.data());
+  for (size_t r = 0; r < context_before_.size(); ++r) context_before_[r] += model_->context.bias[r];
+
+  const auto k = static_cast<size_t>(model_->top_k);
+  for (size_t i = 0; i < use_.size(); ++i) {
+    for (float& value : use_[i]) {
+      value *= use_decay_[i];
+      if (value < kTiny) value = 0;
+    }
+    for (size_t l = 0; l < chosen_count_.size(); ++l) {
+      for (int32_t c = 0; c < chosen_count_[l]; ++c) {
+        use_[i][base_[l] + chosen_[l * k + static_cast<size_t>(c)]] += 1 - use_decay_[i];
+      }
+    }
+  }
+}
+
+size_t HybridPredictor::At(int32_t distance) const {
+  const auto source = static_cast<size_t>(source_);
+  return base_[source + static_cast<size_t>(distance)] - base_[source + 1];
+}
+
+void HybridPredictor::Margins(int32_t distances) {
+  const auto hidden = static_cast<size_t>(model_->hidden);
+  const auto kind = static_cast<size_t>(kind_);
+  const auto source = static_cast<size_t>(source_);
+  ApplyMatrix(model_->probe[kind][source], input_, At(distances + 1), probe_.data());
+  for (int32_t d = 1; d <= distances; ++d) {
+    const ByteMatrix& router = model_->pre_gate[source + static_cast<size_t>(d)];
+    const auto experts = static_cast<size_t>(router.outputs);
+    ApplyMatrix(router, std::span<const float>(input_).first(hidden), experts,
+                pre_gate_.data() + At(d));
+    ToMargins(model_->top_k, {pre_gate_.data() + At(d), experts});
+    ToMargins(model_->top_k, {probe_.data() + At(d), experts});
+  }
+}
+
+std::span<const float> HybridPredictor::Probabilities(int32_t distance) const {
+  return {probability_.data() + At(distance), At(distance + 1) - At(distance)};
+}
+std::span<const float> HybridPredictor::PreGateMargins(int32_t distance) const {
+  return {pre_gate_.data() + At(distance), At(distance + 1) - At(distance)};
+}
+std::span<const float> HybridPredictor::ProbeMargins(int32_t distance) const {
+  return {probe_.data() + At(distance), At(distance + 1) - At(distance)};
+}
+
+void HybridPredictor::AddCandidates(PredictionArm arm, int32_t distance) {
+  const std::span<const float> margins = ProbeMargins(distance);
+  order_.resize(margins.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  if (arm == PredictionArm::kForestProbe && order_.size() > kCandidates) {
+    std::partial_sort(order_.begin(), order_.begin() + kCandidates, order_.end(),
+                      [&](int32_t a, int32_t b) {
+                        const float left = margins[static_cast<size_t>(a)];
+                        const float right = margins[static_cast<size_t>(b)];
+                        return left != right ? left > right : a < b;
+                      });
+    order_.resize(kCandidates);
+  }
+  for (const int32_t expert : order_) {
+    candidates_.push_back(
+        {distance, expert, probability_[At(distance) + static_cast<size_t>(expert)]});
+  }
+}
+
+void HybridPredictor::FillFeatures(size_t index, bool probe) {
+  const Candidate& candidate = candidates_[index];
+  const auto expert = static_cast<size_t>(candidate.expert);
+  const auto target = static_cast<size_t>(source_ + candidate.distance);
+  const auto d = static_cast<size_t>(candidate.distance - 1);
+  const auto k = static_cast<size_t>(model_->top_k);
+  const auto kind = static_cast<size_t>(kind_);
+  const auto experts = static_cast<size_t>(model_->experts[target]);
+  const size_t through = base_[target] + expert;
+  const auto set = [&](HybridFeature feature, float value) {
+    features_[static_cast<size_t>(feature) * candidates_max_ + index] = value;
+  };
+  const std::span<const float> pre_gate = PreGateMargins(candidate.distance);
+  set(kPreGateMargin, pre_gate[expert]);
+  set(kPreGateRank, RankOf(pre_gate, expert));
+  set(kPreGateProbability, Probability(model_->pre_gate_fit[kind][d], pre_gate[expert]));
+
+  float near = 0;
+  float far = 0;
+  for (int32_t back = 0; back < kCoactivationLayers && back <= source_; ++back) {
+    const auto layer = static_cast<size_t>(source_ - back);
+    const std::vector<int8_t>& lift = model_->coactivation[target][target - layer - 1];
+    float sum = 0;
+    for (int32_t c = 0; c < chosen_count_[layer]; ++c) {
+      sum +=
+          static_cast<float>(lift[chosen_[layer * k + static_cast<size_t>(c)] * experts + expert]);
+    }
+    (back == 0 ? near : far) += sum;
+  }
+  set(kCoactivationNear, near);
+  set(kCoactivationFar, far);
+
+  const bool known = token_row_ != SIZE_MAX;
+  set(kTokenPrior,
+      known ? static_cast<float>(model_->token_prior[token_row_ * base_.back() + through]) / 255
+            : model_->base[through]);
+  set(kTokenCount,
+      known ? std::log2(1.0f + static_cast<float>(model_->token_count[token_row_])) : 0.0f);
+  set(kPosition, std::log2(1.0f + static_cast<float>(position_)));
+  set(kTokenDistance, token_distance_);
+  set(kUse1, use_[0][through]);
+  set(kUse8, use_[1][through]);
+  set(kUse64, use_[2][through]);
+  set(kEntropy, entropy_);
+  set(kNorm, norm_);
+  set(kBase, model_->base[through]);
+  set(kDistance, static_cast<float>(candidate.distance));
+  set(kSource, static_cast<float>(source_));
+  if (!probe) return;
+  const std::span<const float> margins = ProbeMargins(candidate.distance);
+  set(kProbeMargin, margins[expert]);
+  set(kProbeRank, RankOf(margins, expert));
+  set(kProbeProbability, candidate.base);
+}
+
+int32_t HybridPredictor::Evaluate(PredictionArm arm, int32_t distances) {
+  CHECK(source_ >= 0);
+  candidates_.clear();
+  const int32_t count = std::min(distances, model_->DistancesFrom(source_));
+  if (count <= 0) return 0;
+  Margins(count);
+  const auto kind = static_cast<size_t>(kind_);
+  const bool probe = arm == PredictionArm::kProbe || arm == PredictionArm::kForestProbe;
+  const bool forest = arm == PredictionArm::kForest || arm == PredictionArm::kForestProbe;
+  for (int32_t d = 1; d <= count; ++d) {
+    const auto at = static_cast<size_t>(d - 1);
+    const Logistic& fit = probe ? model_->probe_fit[kind][at] : model_->pre_gate_fit[kind][at];
+    const std::span<const float> margins = probe ? ProbeMargins(d) : PreGateMargins(d);
+    const bool all = static_cast<size_t>(model_->top_k) >= margins.size();
+    for (size_t e = 0; e < margins.size(); ++e) {
+      probability_[At(d) + e] = all ? 1.0f : Probability(fit, margins[e]);
+    }
+    if (forest && !all) AddCandidates(arm, d);
+  }
+  if (candidates_.empty()) return count;
+  for (size_t i = 0; i < candidates_.size(); ++i) FillFeatures(i, probe);
+  const RandomForest& trees = probe ? model_->forest_probe[kind] : model_->forest[kind];
+  if (trees.trees == 0) return count;
+  correction_.resize(candidates_.size());
+  EvaluateForest(trees, features_.data(), candidates_max_, correction_, &nodes_);
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    float& probability =
+        probability_[At(candidates_[i].distance) + static_cast<size_t>(candidates_[i].expert)];
+    const float corrected = candidates_[i].base + correction_[i];
+    // A correction of a damaged file may be no number.
+    if (!std::isnan(corrected)) probability = std::clamp(corrected, 0.0f, 1.0f);
+  }
+  return count;
+}
+
+}  // namespace expertflow

@@ -1,0 +1,123 @@
+// The hybrid predictor: which experts the layers ahead will use for one token of one sequence, from
+// what has been seen of both (docs/prediction.md).
+//
+// Three estimates, each an arm of its own. The pre-gate puts the present state through the target
+// layer's router. The probe is a linear map, fitted for each pair of layers, from the state and the
+// token's context: states of this token and of those before at three layers. The forest corrects
+// one of the two by what is not linear: co-activation, the token id, the sequence's use of each
+// expert, rank and margin, distance. Its correction is a probability added to the calibrated one.
+//
+// The model is immutable and may be shared; a predictor is the state of one sequence and belongs to
+// one thread. For each token, in order: BeginToken(), then for each MoE layer ObserveRouter(), and
+// ObserveExperts() where the state after the experts is to be predicted from; Evaluate() after any
+// of them. The router of the last layer ends the token. Pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "predictor/core/hybrid_model.h"
+
+namespace expertflow {
+
+enum class PredictionArm : uint8_t {
+  kPreGate,      // the fallback
+  kProbe,        // without the forest
+  kForest,       // pre-gate corrected by the forest
+  kForestProbe,  // probe corrected by the forest: the best
+};
+
+// The state of a residual: divided by its root mean square; zeros when that is no number. Returns
+// log2 of the root mean square. REQUIRES: out has room for as many
+float StateOf(std::span<const float> residual, float* out);
+
+class HybridPredictor {
+ public:
+  // REQUIRES: CheckHybridModel(*model).ok(); the forests may be absent for the arms without one
+  explicit HybridPredictor(std::shared_ptr<const HybridModel> model);
+
+  const HybridModel& model() const { return *model_; }
+  void Reset();  // a new sequence
+  void BeginToken(int32_t token);
+  // `layer` counts MoE layers. residual[hidden] before the router's norm; chosen[<= top_k] with
+  // their weights. Experts out of range are left out.
+  void ObserveRouter(int32_t layer, std::span<const float> residual,
+                     std::span<const uint16_t> chosen, std::span<const float> weights);
+  void ObserveExperts(int32_t layer, std::span<const float> residual);
+
+  // Of the layers at distance 1 to `distances` from the one observed last, as many as there are.
+  // Returns how many. REQUIRES: something was observed
+  int32_t Evaluate(PredictionArm arm, int32_t distances);
+  // Of being used by this token, by expert of the layer; as of the latest Evaluate().
+  std::span<const float> Probabilities(int32_t distance) const;
+
+  // For fitting: what the arms are made of, as of the latest Evaluate().
+  std::span<const float> PreGateMargins(int32_t distance) const;
+  std::span<const float> ProbeMargins(int32_t distance) const;
+  // The forest's inputs, [features][candidates() in all], and which expert each is about.
+  struct Candidate {
+    int32_t distance = 0;
+    int32_t expert = 0;
+    float base = 0;  // the probability that the forest corrects
+  };
+  std::span<const Candidate> candidates() const { return candidates_; }
+  float FeatureOf(size_t candidate, int32_t feature) const {
+    return features_[static_cast<size_t>(feature) * candidates_max_ + candidate];
+  }
+  // The state that the context is made from, [blocks * width], and the state with its context,
+  // [hidden + rank].
+  std::span<const float> context_blocks() const { return blocks_; }
+  std::span<const float> input() const { return input_; }
+
+ private:
+  void TakeState(int32_t layer, StateKind kind, std::span<const float> residual);
+  void TakeAnchor(ContextBlock now, const ByteMatrix& anchor, float* out);
+  void EndToken();
+  void AddContext(int32_t block_begin, int32_t block_end, float* to) const;
+  void Margins(int32_t distances);
+  void AddCandidates(PredictionArm arm, int32_t distance);
+  void FillFeatures(size_t index, bool probe);
+  size_t At(int32_t distance) const;  // of a target's experts in the arrays by target
+
+  const std::shared_ptr<const HybridModel> model_;
+  std::vector<size_t> base_;  // [L + 1]
+  size_t widest_ = 0;
+  size_t candidates_max_ = 0;
+
+  // Of the sequence, as of the tokens before.
+  std::vector<float> blocks_;              // [blocks, width] the first block is of this token
+  std::vector<float> context_before_;      // [rank] of all blocks but the first
+  std::array<std::vector<float>, 3> use_;  // [N] decayed
+  std::array<float, 3> use_decay_ = {};
+  std::vector<float> recent_;  // [recent tokens, hidden] first states
+  int32_t position_ = -1;
+
+  // Of the token.
+  int32_t token_ = -1;
+  std::vector<float> middle_, last_;   // [width]
+  std::vector<uint16_t> chosen_;       // [L, K]
+  std::vector<int32_t> chosen_count_;  // [L]
+  size_t token_row_ = SIZE_MAX;        // in the token prior
+  float token_distance_ = 0;
+
+  // Of the layer observed last.
+  int32_t source_ = -1;
+  StateKind kind_ = StateKind::kRouter;
+  std::vector<float> input_;  // [hidden + rank]
+  float norm_ = 0;
+  float entropy_ = 0;
+
+  // Of the latest Evaluate(), by target: experts of the layers after the source.
+  std::vector<float> pre_gate_, probe_, probability_;
+  std::vector<Candidate> candidates_;
+  std::vector<float> features_;  // [features, candidates_max_]
+  std::vector<float> correction_;
+  std::vector<uint32_t> nodes_;
+  std::vector<int32_t> order_;
+};
+
+}  // namespace expertflow

@@ -20,7 +20,9 @@
 #include "launch/bench/bench_model.h"
 #include "launch/bench/bench_setup.h"
 #include "launch/bench/job_benches.h"
+#include "launch/bundled_model.h"
 #include "launch/commands.h"
+#include "launch/predictor/predictor_bench.h"
 
 namespace expertflow {
 namespace {
@@ -43,17 +45,6 @@ constexpr std::array<Bench, 10> kBenches = {{{"decode", BenchDecode},
                                              {"memory", BenchMemory},
                                              {"start", BenchStart},
                                              {"idle", BenchIdle}}};
-
-// models/tiny-moe of the source tree that this program was built in, or of the current folder.
-std::string BundledModel(const fs::path& program) {
-  std::error_code error;
-  const fs::path model = fs::path("models") / "tiny-moe";
-  for (fs::path folder = program.parent_path(); folder.has_relative_path();
-       folder = folder.parent_path()) {
-    if (fs::exists(folder / model / "config.json", error)) return (folder / model).string();
-  }
-  return model.string();
-}
 
 // Ends the program on SIGINT or SIGTERM, and removes the folder with the temporary models first. A
 // job that runs ends by itself when this process does.
@@ -109,7 +100,7 @@ BenchSetup SetupFrom(const Options& options, const std::string& work_folder) {
   BenchSetup setup;
   setup.model = options.Text("model");
   setup.work_folder = work_folder;
-  setup.bundled_model = BundledModel(program);
+  setup.bundled_model = BundledModel();
   setup.kernels = options.Text("kernels");
   setup.threads = static_cast<int32_t>(options.Integer("threads"));
   if (setup.threads == 0) setup.threads = std::min(kThreadsDefault, CoreCount());
@@ -122,6 +113,7 @@ BenchSetup SetupFrom(const Options& options, const std::string& work_folder) {
 
 int BenchCommand(const Options& options) {
   const std::string name = options.Text("benchmark");
+  if (name == "predictor") return BenchPredictorCommand(options);
   const auto* bench = std::find_if(kBenches.begin(), kBenches.end(),
                                    [&](const Bench& each) { return each.name == name; });
   if (bench == kBenches.end()) {

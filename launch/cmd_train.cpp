@@ -9,6 +9,7 @@
 #include "common/mapped_file.h"
 #include "common/units.h"
 #include "launch/commands.h"
+#include "launch/predictor/predictor_train.h"
 #include "launch/trace/trace_source.h"
 #include "predictor/next_use_file.h"
 #include "predictor/next_use_fit.h"
@@ -16,8 +17,14 @@
 namespace expertflow {
 namespace {
 
-Status Train(const Options& options) {
-  const std::string path = options.Text("trace-file");
+Status TrainForecaster(const Options& options) {
+  const std::vector<std::string>& paths = options.TextList("trace-files");
+  if (paths.size() != 1) {
+    return InvalidArgument(
+        fmt::format("a forecaster (.efn) is fitted to one trace, {} given; trace merge makes one",
+                    paths.size()));
+  }
+  const std::string& path = paths[0];
   const std::string output = options.Text("output");
   ASSIGN_OR_RETURN(const LoadedTrace trace, LoadTrace(path, 0));
   ASSIGN_OR_RETURN(
@@ -58,6 +65,14 @@ Status Train(const Options& options) {
                FormatDurationNs(fit_ns));
   }
   return WriteJsonOption(options, json.dump(2));
+}
+
+Status Train(const Options& options) {
+  const std::string output = options.Text("output");
+  if (output.ends_with(".efp")) return TrainPredictor(options);
+  if (output.ends_with(".efn")) return TrainForecaster(options);
+  return InvalidArgument(fmt::format(
+      "--output {}: what to fit is told by the name: .efp a predictor, .efn a forecaster", output));
 }
 
 }  // namespace

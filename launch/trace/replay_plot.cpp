@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "launch/svg.h"
+
 namespace expertflow {
 namespace {
 
@@ -18,30 +20,6 @@ constexpr double kLeft = 60;
 constexpr double kTop = 60;
 constexpr double kGap = 50;
 constexpr double kLegendWidth = 170;
-constexpr const char* kColours[] = {"#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd",
-                                    "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"};
-
-std::string Escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
-std::string Label(double x, double y, const char* anchor, const std::string& text) {
-  return fmt::format(
-      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"12\" "
-      "font-family=\"sans-serif\">{}</text>\n",
-      x, y, anchor, Escaped(text));
-}
-
 template <typename T>
 std::vector<T> Distinct(std::span<const ReplayRow> rows, T ReplayRow::*member) {
   std::vector<T> values;
@@ -68,23 +46,23 @@ std::string ReplayPlotSvg(std::span<const ReplayRow> rows, const std::string& ti
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       width, height);
-  svg += Label(kLeft, 24, "start", "Miss rate by residency: " + title);
+  svg += SvgLabel(kLeft, 24, "start", "Miss rate by residency: " + title);
   for (size_t panel = 0; panel < batches.size(); ++panel) {
     const double x0 = kLeft + static_cast<double>(panel) * (kPanelWidth + kGap);
     const auto x = [&](double residency) { return x0 + residency / most * kPanelWidth; };
     const auto y = [&](double rate) { return kTop + (1 - rate) * kPanelHeight; };
-    svg +=
-        Label(x0 + kPanelWidth / 2, kTop - 10, "middle", fmt::format("batch {}", batches[panel]));
+    svg += SvgLabel(x0 + kPanelWidth / 2, kTop - 10, "middle",
+                    fmt::format("batch {}", batches[panel]));
     for (int tick = 0; tick <= 5; ++tick) {
       const double rate = tick / 5.0;
       svg += fmt::format(
           "<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>\n",
           x0, x0 + kPanelWidth, y(rate));
-      svg += Label(x0 - 6, y(rate) + 4, "end", fmt::format("{:.1f}", rate));
-      svg += Label(x(most * tick / 5), kTop + kPanelHeight + 16, "middle",
-                   fmt::format("{:.0f} %", 100 * most * tick / 5));
+      svg += SvgLabel(x0 - 6, y(rate) + 4, "end", fmt::format("{:.1f}", rate));
+      svg += SvgLabel(x(most * tick / 5), kTop + kPanelHeight + 16, "middle",
+                      fmt::format("{:.0f} %", 100 * most * tick / 5));
     }
-    svg += Label(x0 + kPanelWidth / 2, kTop + kPanelHeight + 36, "middle", "resident experts");
+    svg += SvgLabel(x0 + kPanelWidth / 2, kTop + kPanelHeight + 36, "middle", "resident experts");
     for (size_t p = 0; p < policies.size(); ++p) {
       std::vector<std::pair<double, double>> points;
       for (const ReplayRow& row : rows) {
@@ -94,8 +72,8 @@ std::string ReplayPlotSvg(std::span<const ReplayRow> rows, const std::string& ti
       }
       std::sort(points.begin(), points.end());
       std::string line;
-      const char* colour = kColours[p % std::size(kColours)];
-      const char* dash = p >= std::size(kColours) ? " stroke-dasharray=\"5,3\"" : "";
+      const char* colour = kSvgColours[p % std::size(kSvgColours)];
+      const char* dash = p >= std::size(kSvgColours) ? " stroke-dasharray=\"5,3\"" : "";
       for (const auto& [residency, rate] : points) {
         line += fmt::format("{:.1f},{:.1f} ", x(residency), y(rate));
         svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n",
@@ -108,7 +86,7 @@ std::string ReplayPlotSvg(std::span<const ReplayRow> rows, const std::string& ti
       svg += fmt::format(
           "<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"{4}/>\n",
           x0 + kPanelWidth + 20, x0 + kPanelWidth + 45, legend_y, colour, dash);
-      svg += Label(x0 + kPanelWidth + 50, legend_y + 4, "start", policies[p]);
+      svg += SvgLabel(x0 + kPanelWidth + 50, legend_y + 4, "start", policies[p]);
     }
   }
   return svg + "</svg>\n";

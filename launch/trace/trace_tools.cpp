@@ -61,7 +61,7 @@ class WriterSink final : public TraceSink {
       const int64_t number = numbers_[rows.sequence[r]];
       step_next_ = std::max(step_next_, uint64_t{step_base_} + rows.step[r] + 1);
       if (number < 0) continue;
-      CopyRow(rows, r, &kept);
+      AppendRow(rows, r, &kept);
       kept.sequence.back() = static_cast<uint32_t>(number);
       kept.step.back() = static_cast<uint32_t>(step_base_ + rows.step[r]);
     }
@@ -76,26 +76,6 @@ class WriterSink final : public TraceSink {
   uint64_t rows() const { return rows_; }
 
  private:
-  template <typename T>
-  static void CopyPart(const std::vector<T>& from, size_t rows, size_t r, std::vector<T>* to) {
-    const size_t width = from.size() / rows;
-    to->insert(to->end(), from.begin() + static_cast<ptrdiff_t>(r * width),
-               from.begin() + static_cast<ptrdiff_t>((r + 1) * width));
-  }
-  static void CopyRow(const TraceRows& rows, size_t r, TraceRows* to) {
-    const size_t n = rows.size();
-    CopyPart(rows.step, n, r, &to->step);
-    CopyPart(rows.sequence, n, r, &to->sequence);
-    CopyPart(rows.position, n, r, &to->position);
-    CopyPart(rows.token, n, r, &to->token);
-    CopyPart(rows.flags, n, r, &to->flags);
-    CopyPart(rows.experts, n, r, &to->experts);
-    CopyPart(rows.weights, n, r, &to->weights);
-    CopyPart(rows.scores, n, r, &to->scores);
-    CopyPart(rows.router_hidden, n, r, &to->router_hidden);
-    CopyPart(rows.expert_residual, n, r, &to->expert_residual);
-  }
-
   const std::string path_;
   const uint64_t expert_bytes_;
   std::optional<TraceWriter> writer_;

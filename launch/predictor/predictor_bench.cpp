@@ -1,0 +1,269 @@
+#include "launch/predictor/predictor_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/mapped_file.h"
+#include "common/process.h"
+#include "launch/bench/bench_host.h"
+#include "launch/bench/bench_model.h"
+#include "launch/bundled_model.h"
+#include "launch/commands.h"
+#include "launch/predictor/feature_source.h"
+#include "launch/predictor/reliability_plot.h"
+#include "predictor/hybrid_eval.h"
+#include "predictor/hybrid_file.h"
+
+namespace expertflow {
+namespace {
+
+constexpr std::array<int32_t, 3> kTimedDistances = {1, 4, kPredictDistances};
+constexpr size_t kTimedTokens = 1000;
+constexpr size_t kTimedRounds = 5;            // what is told is the middle one of each figure
+constexpr uint64_t kBinPredictionsMin = 200;  // fewer say nothing about .03
+
+constexpr std::array<std::pair<StateKind, const char*>, kStateKinds> kKinds = {
+    {{StateKind::kRouter, "router"}, {StateKind::kExperts, "experts"}}};
+
+struct Cost {
+  int32_t distances = 0;
+  double median_us = 0;
+  double p99_us = 0;
+};
+
+struct Judged {
+  HybridJudgement judgement;
+  std::vector<Cost> cost;
+  size_t trained_sequences = 0;  // of those judged, that it was fitted to
+  size_t sequences = 0;
+  std::string trace;
+  std::string predictor;
+  int32_t top_k = 0;
+};
+
+// Arms that predict from what leaves the experts say so: a reader may look at `arm` alone.
+std::string ArmName(JudgedArm arm, StateKind kind) {
+  return std::string(JudgedArmName(arm)) + (kind == StateKind::kExperts ? ", after experts" : "");
+}
+
+template <typename Value>
+std::string DistanceTable(const Judged& judged, const Value& value) {
+  std::string text = fmt::format("  {:<32}", "distance");
+  for (int32_t d = 1; d <= kPredictDistances; ++d) text += fmt::format(" {:>6}", d);
+  text += "\n";
+  for (const auto& [kind, name] : kKinds) {
+    for (size_t a = 0; a < kJudgedArms; ++a) {
+      const auto arm = static_cast<JudgedArm>(a);
+      text += fmt::format("  {:<32}", ArmName(arm, kind));
+      for (int32_t d = 1; d <= kPredictDistances; ++d) {
+        text += fmt::format(" {:>6.3f}", value(judged.judgement, arm, kind, d));
+      }
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+std::string LayerTable(const Judged& judged) {
+  std::string text = fmt::format("  {:<12}", "source layer");
+  for (int32_t d = 1; d <= kPredictDistances; ++d) text += fmt::format(" {:>6}", d);
+  text += "\n";
+  const auto& scores = judged.judgement.score[static_cast<size_t>(JudgedArm::kForestProbe)]
+                                             [static_cast<size_t>(StateKind::kRouter)];
+  for (size_t l = 0; l < scores.size(); ++l) {
+    text += fmt::format("  {:<12}", l);
+    for (const HybridScore& score : scores[l]) {
+      text +=
+          score.uses == 0 ? fmt::format(" {:>6}", "-") : fmt::format(" {:>6.3f}", score.recall());
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+// Shen et al., arXiv 2510.26730: measured by its authors on these models, not by this program.
+constexpr const char* kPaper =
+    "\nfor comparison, as published in arXiv 2510.26730 for larger models; not measured here:\n"
+    "  recall by stride   S = 1   S = 2   S = 4   S = 8   without and with the correction\n"
+    "  DeepSeek-V2-Lite   92.3    89.1    82.7    73.5    63.4 -> 85.2 %\n"
+    "  Qwen1.5-MoE        89.7    86.4    80.1    71.2    65.3 -> 87.3 %\n"
+    "  Qwen2-MoE          88.5    84.2    78.9    69.8    60.5 -> 83.3 %\n";
+
+std::string Text(const Judged& judged) {
+  const HybridJudgement& judgement = judged.judgement;
+  std::string text = fmt::format("{}: {} tokens of {} sequences of {}\n", judged.predictor,
+                                 judgement.tokens, judged.sequences, judged.trace);
+  if (judged.trained_sequences > 0) {
+    text += fmt::format("{} of the {} sequences are ones that it was fitted to\n",
+                        judged.trained_sequences, judged.sequences);
+  }
+  text += fmt::format(
+      "\nrecall@{0}: share of the {0} used experts among the {0} predicted, mean over source "
+      "layers\n",
+      judged.top_k);
+  text += DistanceTable(judged, [](const HybridJudgement& j, JudgedArm arm, StateKind kind,
+                                   int32_t d) { return j.MeanRecall(arm, kind, d); });
+  text += fmt::format("\ncoverage: share of the {} used experts among {} predicted\n", judged.top_k,
+                      2 * judged.top_k);
+  text += DistanceTable(judged, [](const HybridJudgement& j, JudgedArm arm, StateKind kind,
+                                   int32_t d) { return j.MeanCoverage(arm, kind, d); });
+  text += "\nrecall of forest + probe by source layer and distance\n" + LayerTable(judged);
+  text += "\ncalibration of forest + probe: predicted and observed share of uses\n";
+  for (const auto& [kind, name] : kKinds) {
+    text += fmt::format("  {:<8}", name);
+    for (const ReliabilityBin& bin : judgement.reliability[static_cast<size_t>(
+             JudgedArm::kForestProbe)][static_cast<size_t>(kind)]) {
+      text += fmt::format("  {:.3f}/{:.3f}", bin.mean_probability(), bin.observed());
+    }
+    text +=
+        fmt::format("\n  {:<8}  largest difference {:.3f}\n", "",
+                    judgement.CalibrationError(JudgedArm::kForestProbe, kind, kBinPredictionsMin));
+  }
+  text += "\ncost of a token and source layer on one core, state taken in and layers predicted\n";
+  for (const Cost& cost : judged.cost) {
+    text += fmt::format("  {} layers ahead: median {:.1f} us, p99 {:.1f} us\n", cost.distances,
+                        cost.median_us, cost.p99_us);
+  }
+  return text + kPaper;
+}
+
+nlohmann::json Row(const Judged& judged, JudgedArm arm, StateKind kind, const char* name,
+                   int32_t distance) {
+  return {{"arm", ArmName(arm, kind)},
+          {"state", name},
+          {"distance", distance},
+          {"layer", "all"},
+          {"recall", judged.judgement.MeanRecall(arm, kind, distance)},
+          {"coverage", judged.judgement.MeanCoverage(arm, kind, distance)}};
+}
+
+nlohmann::json Json(const Judged& judged) {
+  const HybridJudgement& judgement = judged.judgement;
+  nlohmann::json json = {{"format", "expertflow-bench-predictor"},
+                         {"version", 1},
+                         {"trace", judged.trace},
+                         {"predictor", judged.predictor},
+                         {"tokens", judgement.tokens},
+                         {"sequences", judged.sequences},
+                         {"trained_sequences", judged.trained_sequences},
+                         {"top_k", judged.top_k},
+                         {"rows", nlohmann::json::array()},
+                         {"calibration", nlohmann::json::array()},
+                         {"cost", nlohmann::json::array()}};
+  for (const auto& [kind, name] : kKinds) {
+    for (size_t a = 0; a < kJudgedArms; ++a) {
+      const auto arm = static_cast<JudgedArm>(a);
+      const auto& scores = judgement.score[a][static_cast<size_t>(kind)];
+      for (int32_t d = 1; d <= kPredictDistances; ++d) {
+        if (scores[0][static_cast<size_t>(d - 1)].uses == 0) continue;
+        json["rows"].push_back(Row(judged, arm, kind, name, d));
+        for (size_t l = 0; l < scores.size(); ++l) {
+          const HybridScore& score = scores[l][static_cast<size_t>(d - 1)];
+          if (score.uses == 0) continue;
+          json["rows"].push_back({{"arm", ArmName(arm, kind)},
+                                  {"state", name},
+                                  {"distance", d},
+                                  {"layer", l},
+                                  {"recall", score.recall()},
+                                  {"coverage", score.coverage()},
+                                  {"uses", score.uses}});
+        }
+      }
+      const bool predicts = arm >= JudgedArm::kPreGate && arm <= JudgedArm::kForestProbe;
+      for (const ReliabilityBin& bin : judgement.reliability[a][static_cast<size_t>(kind)]) {
+        if (!predicts) break;
+        json["calibration"].push_back({{"arm", ArmName(arm, kind)},
+                                       {"state", name},
+                                       {"predictions", bin.predictions},
+                                       {"predicted", bin.mean_probability()},
+                                       {"observed", bin.observed()}});
+      }
+    }
+  }
+  for (const Cost& cost : judged.cost) {
+    json["cost"].push_back(
+        {{"distances", cost.distances}, {"median_us", cost.median_us}, {"p99_us", cost.p99_us}});
+  }
+  return json;
+}
+
+Cost CostOf(const std::shared_ptr<const HybridModel>& model, const FeatureTrace& trace,
+            int32_t distances) {
+  std::vector<double> median_us;
+  std::vector<double> p99_us;
+  for (size_t round = 0; round < kTimedRounds; ++round) {
+    std::vector<double> ns = TimeHybrid(model, trace, distances, kTimedTokens);
+    if (ns.empty()) return {.distances = distances};
+    std::sort(ns.begin(), ns.end());
+    median_us.push_back(ns[ns.size() / 2] / 1e3);
+    p99_us.push_back(ns[ns.size() * 99 / 100] / 1e3);
+  }
+  std::sort(median_us.begin(), median_us.end());
+  std::sort(p99_us.begin(), p99_us.end());
+  return {.distances = distances,
+          .median_us = median_us[kTimedRounds / 2],
+          .p99_us = p99_us[kTimedRounds / 2]};
+}
+
+Result<Judged> Run(const Options& options, const std::string& work_folder) {
+  for (const char* needed : {"trace", "predictor"}) {
+    if (options.Text(needed).empty()) {
+      return InvalidArgument(fmt::format("bench predictor: --{} FILE is missing", needed));
+    }
+  }
+  Judged judged;
+  judged.trace = options.Text("trace");
+  judged.predictor = options.Text("predictor");
+  ASSIGN_OR_RETURN(HybridFile file, ReadHybrid(judged.predictor));
+  int32_t threads = static_cast<int32_t>(options.Integer("threads"));
+  if (threads == 0) threads = CoreCount();
+  const auto tokens = static_cast<size_t>(options.Integer("tokens"));
+  FeatureSourceOptions source;
+  source.traces = {judged.trace};
+  source.sequences = options.Text("sequences");
+  source.model = options.Text("model").empty() ? BundledModel() : options.Text("model");
+  source.work_folder = work_folder;
+  source.threads = threads;
+  // The state of a sequence is followed over all its tokens, so more are read than judged.
+  source.tokens_max = tokens > SIZE_MAX / 10 ? SIZE_MAX : 10 * tokens;
+  ASSIGN_OR_RETURN(const auto trace, LoadFeatures(source));
+  RETURN_IF_ERROR(
+      CheckFittedTo(file, ModelIdentity(trace->shape()), trace->shape().experts, judged.predictor));
+  judged.top_k = file.model.top_k;
+  judged.sequences = trace->sequences();
+  for (size_t s = 0; s < trace->sequences(); ++s) {
+    judged.trained_sequences +=
+        std::binary_search(file.trained_on.begin(), file.trained_on.end(), trace->HashOf(s));
+  }
+  const auto model = std::make_shared<const HybridModel>(std::move(file.model));
+  judged.judgement = JudgeHybrid(model, *trace, {.tokens_max = tokens, .threads = threads});
+  for (const int32_t distances : kTimedDistances) {
+    judged.cost.push_back(CostOf(model, *trace, distances));
+  }
+  return judged;
+}
+
+}  // namespace
+
+int BenchPredictorCommand(const Options& options) {
+  const Result<TemporaryFolder> folder = TemporaryFolder::Create(options.Text("work-folder"));
+  if (!folder.ok()) return Fail(options, folder.status());
+  const Result<Judged> judged = Run(options, folder->path());
+  if (!judged.ok()) return Fail(options, judged.status());
+  if (options.Text("json") != "-") fmt::print("{}", Text(*judged));
+  Status written = WriteJsonOption(options, Json(*judged).dump(2));
+  if (written.ok() && !options.Text("plot").empty()) {
+    written = WriteFileAtomically(options.Text("plot"),
+                                  ReliabilityPlotSvg(judged->judgement, judged->trace));
+  }
+  return written.ok() ? kExitOk : Fail(options, written);
+}
+
+}  // namespace expertflow

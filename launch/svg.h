@@ -1,0 +1,15 @@
+// What the SVG pictures of the tools share. Pure.
+#pragma once
+
+#include <string>
+
+namespace expertflow {
+
+inline constexpr const char* kSvgColours[] = {"#1f77b4", "#ff7f0e", "#2ca02c", "#d62728",
+                                              "#9467bd", "#8c564b", "#e377c2", "#7f7f7f",
+                                              "#bcbd22", "#17becf"};
+
+// Text at (x, y); `anchor` is start, middle or end.
+std::string SvgLabel(double x, double y, const char* anchor, const std::string& text);
+
+}  // namespace expertflow

@@ -23,8 +23,10 @@ constexpr uint32_t kBench = Bit(Command::kBench);
 constexpr uint32_t kReplay = Bit(Command::kReplay);
 constexpr uint32_t kTrain = Bit(Command::kTrain);
 constexpr uint32_t kServe = Bit(Command::kServe);
+constexpr uint32_t kPerplexity = Bit(Command::kPerplexity);
 
-constexpr uint32_t kJobs = kRun | kCompare | kServe;  // commands that start a job of their own
+constexpr uint32_t kJobs =
+    kRun | kCompare | kPerplexity | kServe;  // commands that start a job of their own
 constexpr uint32_t kRoles = kCoordinator | kStore | kWorker;
 // The roles take each other's options, so that one list may be given to all, and so that the
 // coordinator knows what a replacement is started with.
@@ -48,6 +50,9 @@ constexpr CommandInfo kCommands[] = {
      "For benchmarks: the weights mean nothing."},
     {Command::kCompare, "compare", "compare logits, routes and greedy tokens with a reference",
      "Runs the reference's prompts through a whole job. Exit code 0 within the tolerances."},
+    {Command::kPerplexity, "perplexity", "how well a model predicts a text",
+     "The text runs through a whole job in windows; a token counts by its probability after the\n"
+     "ones before it in its window. docs/options.md has the definition."},
     {Command::kTokenize, "tokenize", "text to token ids and back, as JSON lines",
      "Reads {\"text\": ...} or {\"ids\": [...]} from standard input, writes the other."},
     {Command::kStatus, "status",
@@ -740,6 +745,23 @@ constexpr OptionSpec kOptions[] = {
      "0",
      "share of router decisions that may differ",
      {.min = 0, .max = 1}},
+
+    // --- perplexity
+    {"text", Type::kText, kPerplexity, "FILE", "", "the text, UTF-8", {.command_line_only = true}},
+    {"window",
+     Type::kInteger,
+     kPerplexity,
+     "N",
+     "0",
+     "tokens that run together",
+     {.min = 0, .default_note = "1024, or less where context or KV cache are smaller"}},
+    {"window-step",
+     Type::kInteger,
+     kPerplexity,
+     "N",
+     "0",
+     "from one window's begin to the next",
+     {.min = 0, .default_note = "half a window"}},
 
     // --- output
     {"report", Type::kFlag, kRun, "", "", "print memory plan, speed and cache figures", {}},

@@ -30,6 +30,7 @@ enum class Command : uint32_t {
   kReplay = 1U << 13,
   kTrain = 1U << 14,
   kServe = 1U << 15,
+  kPerplexity = 1U << 16,
 };
 
 struct CommandInfo {

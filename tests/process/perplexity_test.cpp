@@ -1,0 +1,151 @@
+// `perplexity` against the logits that transformers computed, and its windows against a plain
+// forward pass in double precision.
+#include <cmath>
+#include <numeric>
+
+#include "tests/golden/naive_decoder.h"
+#include "tests/golden/quantised_checkpoint.h"
+#include "tests/process/program.h"
+
+namespace expertflow::testing {
+namespace {
+
+std::string Golden(const std::string& name) {
+  return EXPERTFLOW_SOURCE_DIR "/tests/golden/checkpoints/" + name;
+}
+
+// Of `token` after these logits.
+template <typename Row>
+double NegativeLogprob(const Row& logits, int32_t token) {
+  double sum = 0;
+  for (const double logit : logits) sum += std::exp(logit);
+  return std::log(sum) - logits[static_cast<size_t>(token)];
+}
+
+class PerplexityTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = (std::filesystem::temp_directory_path() / "perplexity-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  nlohmann::json Measure(const std::string& model, const std::string& text,
+                         const std::vector<std::string>& extra) {
+    const std::string file = folder_ + "/text";
+    std::ofstream(file) << text;
+    std::vector<std::string> arguments = {"perplexity", "--model", model, "--text",
+                                          file,         "--json",  "-"};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    Program program(arguments);
+    EXPECT_EQ(program.Wait(), 0) << program.err();
+    program.ExpectNothingLeft();
+    return nlohmann::json::parse(program.out());
+  }
+
+  // Prompt p2 of a reference: its text, and what its logits say.
+  void ExpectReference(const std::string& model, const std::vector<std::string>& extra) {
+    const auto json = nlohmann::json::parse(ReadAll(model + "/reference.json"));
+    const auto file = SafetensorsFile::Open(model + "/reference.safetensors");
+    ASSERT_TRUE(file.ok()) << file.status().ToString();
+    const TensorInfo& logits = *file->Find("p2.logits");
+    const TensorInfo& ids = *file->Find("p2.input_ids");
+    const auto n = static_cast<size_t>(logits.shape[0]),
+               vocab = static_cast<size_t>(logits.shape[1]);
+    std::vector<float> values(n * vocab);
+    std::vector<int32_t> tokens(n);
+    std::memcpy(values.data(), logits.data.data(), logits.bytes);
+    std::memcpy(tokens.data(), ids.data.data(), ids.bytes);
+    double sum = 0;
+    for (size_t t = 0; t + 1 < n; ++t) {
+      sum += NegativeLogprob(
+          std::vector<double>(values.begin() + static_cast<ptrdiff_t>(t * vocab),
+                              values.begin() + static_cast<ptrdiff_t>((t + 1) * vocab)),
+          tokens[t + 1]);
+    }
+    const double expected = std::exp(sum / static_cast<double>(n - 1));
+    const auto found = Measure(model, json["prompts"][2]["text"], extra);
+    EXPECT_EQ(found["tokens"], n);
+    EXPECT_EQ(found["tokens_scored"], n - 1);
+    EXPECT_EQ(found["windows"], 1);
+    const double error = found["perplexity"].get<double>() / expected - 1;
+    EXPECT_LT(std::fabs(error), 1e-3);
+    std::printf("perplexity %.8g, the reference's logits give %.8g: %.2g apart\n",
+                found["perplexity"].get<double>(), expected, error);
+  }
+
+  std::string folder_;
+};
+
+TEST_F(PerplexityTest, FIELD_70_EqualsTheReferenceOfEachModel) {
+  ExpectReference(kModel, {"--workers", "2", "--expert-memory", "30%"});
+  for (const char* family : {"qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "glm4_moe", "gpt_oss",
+                             "deepseek_v2_lite", "deepseek_v3"}) {
+    SCOPED_TRACE(family);
+    ExpectReference(Golden(family), {});
+  }
+}
+
+// The recipe of transformers' documentation, written out: windows, of which the part is scored that
+// no window before has scored.
+TEST_F(PerplexityTest, WindowsAreThoseOfTheRecipe) {
+  const std::string model = Golden("qwen2_moe_gqa");
+  const auto config = nlohmann::json::parse(ReadAll(model + "/config.json"));
+  PlainTensors tensors;
+  for (const auto& [name, tensor] : ReadTestTensors(model)) {
+    tensors[name] = {tensor.shape, FloatsOf(tensor)};
+  }
+  const NaiveDecoder naive(config, tensors);
+  const auto reference = nlohmann::json::parse(ReadAll(model + "/reference.json"));
+  const auto file = SafetensorsFile::Open(model + "/reference.safetensors");
+  ASSERT_TRUE(file.ok());
+  std::vector<int32_t> tokens(48);
+  std::memcpy(tokens.data(), file->Find("p2.input_ids")->data.data(), 48 * sizeof(int32_t));
+  const struct { size_t length, stride; } cases[] = {{16, 8}, {16, 16}, {20, 7}};
+  for (const auto [length, stride] : cases) {
+    SCOPED_TRACE(length);
+    double sum = 0;
+    size_t scored = 0, previous_end = 0;
+    for (size_t begin = 0; begin < tokens.size(); begin += stride) {
+      const size_t end = std::min(begin + length, tokens.size());
+      const std::vector<int32_t> input(tokens.begin() + static_cast<ptrdiff_t>(begin),
+                                       tokens.begin() + static_cast<ptrdiff_t>(end));
+      const auto logits = naive.Forward(input);
+      for (size_t t = 1; t < input.size(); ++t) {
+        if (begin + t < previous_end) continue;
+        sum += NegativeLogprob(logits[t - 1], input[t]);
+        ++scored;
+      }
+      previous_end = end;
+      if (end == tokens.size()) break;
+    }
+    const auto found =
+        Measure(model, reference["prompts"][2]["text"],
+                {"--window", std::to_string(length), "--window-step", std::to_string(stride)});
+    EXPECT_EQ(found["tokens_scored"], scored);
+    EXPECT_NEAR(found["nll"].get<double>(), sum / static_cast<double>(scored), 1e-4);
+  }
+}
+
+TEST_F(PerplexityTest, BadInputIsNamed) {
+  const auto refused = [&](const std::vector<std::string>& extra) {
+    std::vector<std::string> arguments = {"perplexity", "--model", kModel};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    Program program(arguments);
+    EXPECT_EQ(program.Wait(), 2);
+    return program.err();
+  };
+  const std::string one = folder_ + "/one", long_text = folder_ + "/long";
+  std::ofstream(one) << "a";
+  std::ofstream(long_text) << "The river was wide.";
+  EXPECT_NE(refused({}).find("--text"), std::string::npos);
+  EXPECT_NE(refused({"--text", folder_ + "/none"}).find("none"), std::string::npos);
+  EXPECT_NE(refused({"--text", one}).find("at least 2"), std::string::npos);
+  EXPECT_NE(refused({"--text", long_text, "--window", "4096"}).find("context"), std::string::npos);
+  EXPECT_NE(
+      refused({"--text", long_text, "--window", "8", "--window-step", "9"}).find("--window-step"),
+      std::string::npos);
+}
+
+}  // namespace
+}  // namespace expertflow::testing

@@ -24,10 +24,6 @@ constexpr size_t kHeldOut = 5;               // every fifth sequence
 constexpr double kRouterPenaltyRows = 0.05;  // the scores are a linear map of the state
 constexpr int32_t kAnchors = kContextAnchors;
 
-int32_t AnchorLayer(int32_t layers, int32_t anchor) {
-  return anchor == 0 ? 0 : anchor == 1 ? layers / 2 : layers - 1;
-}
-
 class Fit {
  public:
   Fit(const FeatureTrace& trace, const HybridFitOptions& options,
@@ -127,7 +123,7 @@ void Fit::FitAnchors() {
   const auto hidden = static_cast<size_t>(model_->hidden);
   const auto width = static_cast<size_t>(model_->width);
   ParallelFor(options_.threads, kAnchors, [&](size_t anchor) {
-    const int32_t layer = AnchorLayer(model_->layers(), static_cast<int32_t>(anchor));
+    const int32_t layer = model_->AnchorLayer(static_cast<int32_t>(anchor));
     RidgeSums sums(hidden, 0);
     std::vector<float> states(kBlockRows * hidden);
     size_t rows = 0;
@@ -183,8 +179,8 @@ Status Fit::FitContext() {
     for (size_t at = 0; at < trace_.length(s); ++at) {
       predictor.BeginToken(trace_.TokenId(s, at));
       for (int32_t anchor = 0; anchor < kAnchors; ++anchor) {
-        const int32_t layer = AnchorLayer(layers, anchor);
-        if (anchor == 2 && layer == AnchorLayer(layers, 1)) continue;
+        const int32_t layer = model_->AnchorLayer(anchor);
+        if (anchor == 2 && layer == model_->AnchorLayer(1)) continue;
         trace_.RouterState(s, at, layer, residual);
         // The last one ends the token, and the blocks become those of the next.
         if (anchor == 0) {
@@ -260,8 +256,8 @@ void Fit::TakeContexts() {
     for (size_t at = 0; at < trace_.length(s); ++at) {
       predictor.BeginToken(trace_.TokenId(s, at));
       for (int32_t anchor = 0; anchor < kAnchors; ++anchor) {
-        const int32_t layer = AnchorLayer(model_->layers(), anchor);
-        if (anchor == 2 && layer == AnchorLayer(model_->layers(), 1)) continue;
+        const int32_t layer = model_->AnchorLayer(anchor);
+        if (anchor == 2 && layer == model_->AnchorLayer(1)) continue;
         trace_.RouterState(s, at, layer, residual);
         predictor.ObserveRouter(layer, residual, {}, {});
         if (anchor == 0 && sample < sample_begin_[s + 1] && samples_[sample].at == at) {

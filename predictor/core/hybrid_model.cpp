@@ -112,6 +112,10 @@ int32_t HybridModel::DistancesFrom(int32_t source) const {
   return std::min(kPredictDistances, layers() - 1 - source);
 }
 
+int32_t HybridModel::AnchorLayer(int32_t anchor) const {
+  return anchor == 0 ? 0 : anchor == 1 ? layers() / 2 : layers() - 1;
+}
+
 size_t HybridModel::BaseOf(int32_t layer) const {
   size_t base = 0;
   for (int32_t l = 0; l < layer; ++l) base += static_cast<size_t>(experts[static_cast<size_t>(l)]);

@@ -115,6 +115,8 @@ struct HybridModel {
   size_t experts_total() const;
   // Distances that a source layer has targets for.
   int32_t DistancesFrom(int32_t source) const;
+  // Whose states make the context: the first, the middle, the last layer.
+  int32_t AnchorLayer(int32_t anchor) const;
   // First expert of a layer, numbered through.
   size_t BaseOf(int32_t layer) const;
 };

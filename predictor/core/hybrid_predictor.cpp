@@ -105,13 +105,12 @@ void HybridPredictor::Reset() {
   std::fill(recent_.begin(), recent_.end(), 0.0f);
   position_ = -1;
   source_ = -1;
-  std::copy(model_->context.bias.begin(), model_->context.bias.end(), context_before_.begin());
+  context_follows_ = false;
   std::fill(chosen_count_.begin(), chosen_count_.end(), 0);
 }
 
 void HybridPredictor::BeginToken(int32_t token) {
   ++position_;
-  token_ = token;
   source_ = -1;
   const auto found = std::lower_bound(model_->tokens.begin(), model_->tokens.end(), token);
   token_row_ = found != model_->tokens.end() && *found == token
@@ -145,45 +144,77 @@ void HybridPredictor::ObserveRouter(int32_t layer, std::span<const float> residu
       std::span<const float>(input_).first(static_cast<size_t>(model_->hidden));
   const auto width = static_cast<size_t>(model_->width);
   if (layer == 0) {
-    ApplyMatrix(model_->anchor[0], state, width, blocks_.data());
-    float nearest = INFINITY;
-    const int32_t recent = std::min(position_, kRecentTokens);
-    for (int32_t r = 0; r < recent; ++r) {
-      const float* other = recent_.data() + static_cast<size_t>(r) * state.size();
-      float squares = 0;
-      for (size_t i = 0; i < state.size(); ++i) {
-        squares += (state[i] - other[i]) * (state[i] - other[i]);
-      }
-      nearest = std::min(nearest, squares);
-    }
-    token_distance_ = recent > 0 ? std::sqrt(nearest) : -1.0f;
-    std::copy(state.begin(), state.end(),
-              recent_.begin() + static_cast<ptrdiff_t>(
-                                    static_cast<size_t>(position_ % kRecentTokens) * state.size()));
+    TakeFirst(state);
+    FollowContext();
     std::copy(context_before_.begin(), context_before_.end(),
               input_.begin() + static_cast<ptrdiff_t>(state.size()));
     AddContext(kFirstNow, kFirstNow + 1, input_.data() + state.size());
   }
-  if (layer == layers / 2) ApplyMatrix(model_->anchor[1], state, width, middle_.data());
-  if (layer == layers - 1) ApplyMatrix(model_->anchor[2], state, width, last_.data());
-
-  const auto l = static_cast<size_t>(layer);
-  const auto k = static_cast<size_t>(model_->top_k);
-  const auto experts = static_cast<uint16_t>(model_->experts[l]);
-  chosen_count_[l] = 0;
+  if (layer == model_->AnchorLayer(1)) ApplyMatrix(model_->anchor[1], state, width, middle_.data());
+  if (layer == model_->AnchorLayer(2)) ApplyMatrix(model_->anchor[2], state, width, last_.data());
+  TakeChosen(layer, chosen);
+  // Of shares of what was chosen, whatever the weights sum up to.
   float sum = 0;
   entropy_ = 0;
-  for (size_t i = 0; i < std::min(chosen.size(), k); ++i) {
-    if (chosen[i] >= experts) continue;
-    chosen_[l * k + static_cast<size_t>(chosen_count_[l]++)] = chosen[i];
-    const float weight = i < weights.size() ? weights[i] : 0.0f;
+  for (const float weight : weights) {
     if (!(weight > 0) || !std::isfinite(weight)) continue;
     sum += weight;
     entropy_ -= weight * std::log2(weight);
   }
-  // Of shares of what was chosen, whatever the weights sum up to.
   entropy_ = sum > 0 ? entropy_ / sum + std::log2(sum) : 0.0f;
-  if (layer == layers - 1) EndToken();
+  if (layer == layers - 1) {
+    EndToken();
+    FollowContext();
+  }
+}
+
+void HybridPredictor::TakeFirst(std::span<const float> state) {
+  ApplyMatrix(model_->anchor[0], state, static_cast<size_t>(model_->width), blocks_.data());
+  float nearest = INFINITY;
+  const int32_t recent = std::min(position_, kRecentTokens);
+  for (int32_t r = 0; r < recent; ++r) {
+    const float* other = recent_.data() + static_cast<size_t>(r) * state.size();
+    float squares = 0;
+    for (size_t i = 0; i < state.size(); ++i) {
+      squares += (state[i] - other[i]) * (state[i] - other[i]);
+    }
+    nearest = std::min(nearest, squares);
+  }
+  token_distance_ = recent > 0 ? std::sqrt(nearest) : -1.0f;
+  std::copy(state.begin(), state.end(),
+            recent_.begin() + static_cast<ptrdiff_t>(
+                                  static_cast<size_t>(position_ % kRecentTokens) * state.size()));
+}
+
+void HybridPredictor::TakeChosen(int32_t layer, std::span<const uint16_t> chosen) {
+  const auto l = static_cast<size_t>(layer);
+  const auto k = static_cast<size_t>(model_->top_k);
+  const auto experts = static_cast<uint16_t>(model_->experts[l]);
+  chosen_count_[l] = 0;
+  for (size_t i = 0; i < std::min(chosen.size(), k); ++i) {
+    if (chosen[i] >= experts) continue;
+    chosen_[l * k + static_cast<size_t>(chosen_count_[l]++)] = chosen[i];
+  }
+}
+
+void HybridPredictor::ObserveToken(
+    int32_t token, const std::array<std::span<const float>, kContextAnchors>& residuals,
+    std::span<const uint16_t> chosen) {
+  const auto hidden = static_cast<size_t>(model_->hidden);
+  const auto width = static_cast<size_t>(model_->width);
+  const auto k = static_cast<size_t>(model_->top_k);
+  BeginToken(token);
+  const std::span<const float> state = std::span<const float>(input_).first(hidden);
+  StateOf(residuals[0], input_.data());
+  TakeFirst(state);
+  StateOf(residuals[1], input_.data());
+  ApplyMatrix(model_->anchor[1], state, width, middle_.data());
+  StateOf(residuals[2], input_.data());
+  ApplyMatrix(model_->anchor[2], state, width, last_.data());
+  for (int32_t layer = 0; layer < model_->layers(); ++layer) {
+    TakeChosen(layer, chosen.subspan(static_cast<size_t>(layer) * k, k));
+  }
+  EndToken();
 }
 
 void HybridPredictor::ObserveExperts(int32_t layer, std::span<const float> residual) {
@@ -203,9 +234,7 @@ void HybridPredictor::EndToken() {
   Blend(decay8, middle_, block(kMiddleDecay8));
   Blend(decay8, last_, block(kLastDecay8));
   Blend(DecayOf(64), last_, block(kLastDecay64));
-  std::fill(context_before_.begin(), context_before_.end(), 0.0f);
-  AddContext(kFirstNow + 1, kContextBlocks, context_before_.data());
-  for (size_t r = 0; r < context_before_.size(); ++r) context_before_[r] += model_->context.bias[r];
+  context_follows_ = false;
 
   const auto k = static_cast<size_t>(model_->top_k);
   for (size_t i = 0; i < use_.size(); ++i) {
@@ -219,6 +248,14 @@ void HybridPredictor::EndToken() {
       }
     }
   }
+}
+
+// The part of the context that does not wait for the next token.
+void HybridPredictor::FollowContext() {
+  if (context_follows_) return;
+  context_follows_ = true;
+  std::copy(model_->context.bias.begin(), model_->context.bias.end(), context_before_.begin());
+  AddContext(kFirstNow + 1, kContextBlocks, context_before_.data());
 }
 
 size_t HybridPredictor::At(int32_t distance) const {

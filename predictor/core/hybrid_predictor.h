@@ -49,6 +49,14 @@ class HybridPredictor {
                      std::span<const uint16_t> chosen, std::span<const float> weights);
   void ObserveExperts(int32_t layer, std::span<const float> residual);
 
+  // A whole token that nothing is predicted from, as of a prompt: residuals [hidden] that the
+  // routers of the anchors saw, and chosen[L, top_k]. Much cheaper than the above.
+  void ObserveToken(int32_t token,
+                    const std::array<std::span<const float>, kContextAnchors>& residuals,
+                    std::span<const uint16_t> chosen);
+  // Tokens that are left out; positions count on.
+  void Skip(int32_t tokens) { position_ += tokens; }
+
   // Of the layers at distance 1 to `distances` from the one observed last, as many as there are.
   // Returns how many. REQUIRES: something was observed
   int32_t Evaluate(PredictionArm arm, int32_t distances);
@@ -75,8 +83,10 @@ class HybridPredictor {
 
  private:
   void TakeState(int32_t layer, StateKind kind, std::span<const float> residual);
-  void TakeAnchor(ContextBlock now, const ByteMatrix& anchor, float* out);
+  void TakeFirst(std::span<const float> state);
+  void TakeChosen(int32_t layer, std::span<const uint16_t> chosen);
   void EndToken();
+  void FollowContext();
   void AddContext(int32_t block_begin, int32_t block_end, float* to) const;
   void Margins(int32_t distances);
   void AddCandidates(PredictionArm arm, int32_t distance);
@@ -85,19 +95,18 @@ class HybridPredictor {
 
   const std::shared_ptr<const HybridModel> model_;
   std::vector<size_t> base_;  // [L + 1]
-  size_t widest_ = 0;
   size_t candidates_max_ = 0;
 
   // Of the sequence, as of the tokens before.
   std::vector<float> blocks_;              // [blocks, width] the first block is of this token
   std::vector<float> context_before_;      // [rank] of all blocks but the first
+  bool context_follows_ = true;            // context_before_ is of the present blocks
   std::array<std::vector<float>, 3> use_;  // [N] decayed
   std::array<float, 3> use_decay_ = {};
   std::vector<float> recent_;  // [recent tokens, hidden] first states
   int32_t position_ = -1;
 
   // Of the token.
-  int32_t token_ = -1;
   std::vector<float> middle_, last_;   // [width]
   std::vector<uint16_t> chosen_;       // [L, K]
   std::vector<int32_t> chosen_count_;  // [L]

@@ -1,0 +1,215 @@
+#include "predictor/core/live_predictor.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "common/check.h"
+#include "predictor/core/predictor.h"
+
+namespace expertflow {
+namespace {
+
+// Of a prompt's rows only the last ones are still felt: the slowest mean halves in 64 tokens.
+constexpr size_t kPromptRows = 128;
+constexpr double kRecallDecay = 1 - 1.0 / 1024;  // by token and layer
+// The other estimate must be better by this much, over at least so many uses, before it is taken:
+// what hovers around a threshold would switch all the time.
+constexpr double kSwitchRecall = 0.02;
+constexpr double kSwitchUses = 1000;
+
+// The `count` largest, ties to the lowest number.
+void Largest(std::span<const float> values, size_t count, std::vector<uint16_t>* scratch,
+             std::vector<uint16_t>* out) {
+  scratch->resize(values.size());
+  std::iota(scratch->begin(), scratch->end(), uint16_t{0});
+  count = std::min(count, values.size());
+  std::partial_sort(scratch->begin(), scratch->begin() + static_cast<ptrdiff_t>(count),
+                    scratch->end(), [&](uint16_t a, uint16_t b) {
+                      return values[a] != values[b] ? values[a] > values[b] : a < b;
+                    });
+  out->assign(scratch->begin(), scratch->begin() + static_cast<ptrdiff_t>(count));
+}
+
+double Hits(std::span<const uint16_t> predicted, std::span<const uint16_t> chosen) {
+  return static_cast<double>(std::count_if(chosen.begin(), chosen.end(), [&](uint16_t expert) {
+    return std::find(predicted.begin(), predicted.end(), expert) != predicted.end();
+  }));
+}
+
+}  // namespace
+
+LivePredictor::LivePredictor(std::shared_ptr<const HybridModel> model, size_t sequences_max)
+    : model_(std::move(model)), sequences_max_(sequences_max) {
+  CHECK(model_ != nullptr && sequences_max_ > 0);
+}
+
+LivePredictor::Entry& LivePredictor::Find(SequenceId sequence) {
+  const auto found = sequences_.find(sequence);
+  if (found != sequences_.end()) return found->second;
+  if (sequences_.size() >= sequences_max_) {
+    // Not one of this event, whose predictors are in use.
+    const auto oldest =
+        std::min_element(sequences_.begin(), sequences_.end(), [](const auto& a, const auto& b) {
+          return std::pair(a.second.seen, a.first) < std::pair(b.second.seen, b.first);
+        });
+    if (oldest->second.seen < event_) sequences_.erase(oldest);
+  }
+  Entry& entry = sequences_.emplace(sequence, model_).first->second;
+  entry.promises.resize(static_cast<size_t>(model_->layers()) * kPredictDistances);
+  entry.next = layer_ == 0 ? 0 : -1;
+  return entry;
+}
+
+LivePredictor::Promise& LivePredictor::PromiseOf(Entry* entry, int32_t layer,
+                                                 int32_t distance) const {
+  return entry->promises[static_cast<size_t>(layer) * kPredictDistances +
+                         static_cast<size_t>(distance - 1)];
+}
+
+void LivePredictor::Observe(int32_t layer, std::span<const PredictorRow> rows) {
+  CHECK(layer >= 0 && layer < model_->layers());
+  ++event_;
+  layer_ = layer;
+  active_.clear();
+  for (size_t i = 0; i < rows.size();) {
+    size_t end = i + 1;
+    while (end < rows.size() && rows[end].sequence == rows[i].sequence) ++end;
+    Entry& entry = Find(rows[i].sequence);
+    entry.seen = event_;
+    // After a failed step, or taken up in the middle: on with the next token.
+    if (layer == 0) entry.next = 0;
+    if (entry.next == layer) {
+      entry.next = (layer + 1) % model_->layers();
+      if (rows[i].prefill) {
+        ObservePrompt(layer, rows.subspan(i, end - i), &entry);
+      } else {
+        ObserveDecode(layer, rows[end - 1], &entry);
+      }
+    } else {
+      entry.next = -1;
+    }
+    i = end;
+  }
+}
+
+void LivePredictor::ObservePrompt(int32_t layer, std::span<const PredictorRow> rows, Entry* entry) {
+  Prompt& prompt = entry->prompt;
+  const size_t kept = std::min(rows.size(), kPromptRows);
+  const std::span<const PredictorRow> last = rows.last(kept);
+  const auto layers = static_cast<size_t>(model_->layers());
+  const auto k = static_cast<size_t>(model_->top_k);
+  if (layer == 0) {
+    prompt.skipped = static_cast<int32_t>(rows.size() - kept);
+    prompt.tokens.clear();
+    for (const PredictorRow& row : last) prompt.tokens.push_back(row.token);
+    for (std::vector<float>& residuals : prompt.residuals) residuals.clear();
+    prompt.chosen.assign(kept * layers * k, UINT16_MAX);
+  }
+  if (prompt.tokens.size() != kept) return;  // other rows than in the first layer
+  for (int32_t anchor = 0; anchor < kContextAnchors; ++anchor) {
+    if (model_->AnchorLayer(anchor) != layer) continue;
+    std::vector<float>& residuals = prompt.residuals[static_cast<size_t>(anchor)];
+    residuals.clear();
+    for (const PredictorRow& row : last) {
+      residuals.insert(residuals.end(), row.residual.begin(), row.residual.end());
+    }
+  }
+  for (size_t r = 0; r < kept; ++r) {
+    const size_t count = std::min(k, last[r].chosen.size());
+    std::copy_n(last[r].chosen.begin(), count,
+                prompt.chosen.begin() +
+                    static_cast<ptrdiff_t>((r * layers + static_cast<size_t>(layer)) * k));
+  }
+  if (layer + 1 < model_->layers()) return;
+  const auto hidden = static_cast<size_t>(model_->hidden);
+  entry->predictor.Skip(prompt.skipped);
+  for (size_t r = 0; r < kept; ++r) {
+    std::array<std::span<const float>, kContextAnchors> residuals;
+    for (size_t anchor = 0; anchor < residuals.size(); ++anchor) {
+      residuals[anchor] = std::span(prompt.residuals[anchor]).subspan(r * hidden, hidden);
+    }
+    entry->predictor.ObserveToken(prompt.tokens[r], residuals,
+                                  std::span(prompt.chosen).subspan(r * layers * k, layers * k));
+  }
+  entry->prompt = {};
+}
+
+void LivePredictor::ObserveDecode(int32_t layer, const PredictorRow& row, Entry* entry) {
+  if (layer == 0) {
+    entry->predictor.BeginToken(row.token);
+    for (Promise& promise : entry->promises) promise.made = false;
+  }
+  Settle(layer, row.chosen, entry);
+  entry->predictor.ObserveRouter(layer, row.residual, row.chosen, row.weights);
+  active_.push_back(entry);
+}
+
+// What was predicted of this layer, against what came.
+void LivePredictor::Settle(int32_t layer, std::span<const uint16_t> chosen, Entry* entry) {
+  for (int32_t d = 1; d <= std::min(layer, kPredictDistances); ++d) {
+    const Promise& promise = PromiseOf(entry, layer, d);
+    if (!promise.made) continue;
+    LiveRecall& recall = recall_[static_cast<size_t>(d - 1)];
+    for (double* sum : {&recall.uses, &recall.hits, &recall.expected, &recall.pre_gate_hits}) {
+      *sum *= kRecallDecay;
+    }
+    recall.uses += static_cast<double>(chosen.size());
+    recall.hits += Hits(promise.predicted, chosen);
+    recall.expected += promise.expected;
+    recall.pre_gate_hits += Hits(promise.pre_gate, chosen);
+    if (recall.uses < kSwitchUses) continue;
+    const double lead = recall.recall() - recall.pre_gate_recall();
+    if (lead < -kSwitchRecall) recall.falls_back = true;
+    if (lead > kSwitchRecall) recall.falls_back = false;
+  }
+}
+
+void LivePredictor::Promised(Entry* entry, int32_t distance) {
+  const auto k = static_cast<size_t>(model_->top_k);
+  Promise& promise = PromiseOf(entry, layer_ + distance, distance);
+  const std::span<const float> probability = entry->predictor.Probabilities(distance);
+  Largest(probability, k, &order_, &promise.predicted);
+  Largest(entry->predictor.PreGateMargins(distance), k, &order_, &promise.pre_gate);
+  promise.expected = 0;
+  for (const uint16_t expert : promise.predicted) promise.expected += probability[expert];
+  promise.made = true;
+}
+
+// Adds what the sequence predicts at the distances where the pre-gate is used, or is not.
+void LivePredictor::Join(const Entry& entry, int32_t distances, bool falls_back) {
+  for (int32_t d = 1; d <= distances; ++d) {
+    if (recall(d).falls_back != falls_back) continue;
+    const std::span<const float> probability = entry.predictor.Probabilities(d);
+    std::vector<uint32_t>& any = probability_ppm_[static_cast<size_t>(d - 1)];
+    for (size_t e = 0; e < any.size(); ++e) {
+      any[e] = AnyOfPpm(any[e], static_cast<uint32_t>(probability[e] * 1e6F));
+    }
+  }
+}
+
+int32_t LivePredictor::Predict(int32_t distances) {
+  if (active_.empty()) return 0;
+  const int32_t count = std::clamp(distances, 0, model_->DistancesFrom(layer_));
+  for (int32_t d = 1; d <= count; ++d) {
+    const auto experts = static_cast<size_t>(model_->experts[static_cast<size_t>(layer_ + d)]);
+    probability_ppm_[static_cast<size_t>(d - 1)].assign(experts, 0);
+  }
+  const bool falls_back = std::any_of(recall_.begin(), recall_.begin() + count,
+                                      [](const LiveRecall& r) { return r.falls_back; });
+  for (Entry* entry : active_) {
+    entry->predictor.Evaluate(PredictionArm::kForestProbe, count);
+    for (int32_t d = 1; d <= count; ++d) Promised(entry, d);
+    Join(*entry, count, false);
+    if (!falls_back) continue;
+    entry->predictor.Evaluate(PredictionArm::kPreGate, count);
+    Join(*entry, count, true);
+  }
+  return count;
+}
+
+std::span<const uint32_t> LivePredictor::ProbabilityPpm(int32_t distance) const {
+  return probability_ppm_[static_cast<size_t>(distance - 1)];
+}
+
+}  // namespace expertflow

@@ -1,0 +1,110 @@
+// Prediction for all sequences that run: keeps a hybrid predictor for each, joins what they say
+// into one probability an expert, and watches how well they do. Where the pre-gate alone has been
+// better at a distance for a while, it is used there until that changes.
+//
+// A driver tells it of each (step, layer) event in order, as the expert cache's policy hears of it:
+// Observe() with all rows of the layer, then Predict() for what the decode rows will need. One
+// thread. Pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "common/ids.h"
+#include "predictor/core/hybrid_predictor.h"
+
+namespace expertflow {
+
+// One token at one layer. Spans are borrowed for the call.
+struct PredictorRow {
+  SequenceId sequence;
+  int32_t token = -1;
+  bool prefill = false;              // its own future is not predicted
+  std::span<const float> residual;   // [hidden], before the router's norm
+  std::span<const uint16_t> chosen;  // [top_k]
+  std::span<const float> weights;    // [top_k]
+};
+
+// How well a distance was predicted lately: decayed sums over tokens and layers.
+struct LiveRecall {
+  double uses = 0;      // experts that were used
+  double hits = 0;      // of those, among the top_k that the forest and probe predicted
+  double expected = 0;  // the sum of the probabilities of those top_k
+  double pre_gate_hits = 0;
+  bool falls_back = false;  // the pre-gate is used
+
+  double recall() const { return uses > 0 ? hits / uses : 0; }
+  double pre_gate_recall() const { return uses > 0 ? pre_gate_hits / uses : 0; }
+  // What was promised and not kept; below 0 when it was more.
+  double overconfidence() const { return uses > 0 ? (expected - hits) / uses : 0; }
+};
+
+class LivePredictor {
+ public:
+  // States of at most `sequences_max` sequences are kept, of those that were seen last.
+  // REQUIRES: CheckHybridModel(*model).ok(), sequences_max > 0
+  LivePredictor(std::shared_ptr<const HybridModel> model, size_t sequences_max);
+
+  // `layer` counts MoE layers. Rows of a sequence follow each other in order; every sequence meets
+  // the layers in order. One that starts in the middle of a token is taken up at its next.
+  void Observe(int32_t layer, std::span<const PredictorRow> rows);
+  // From the decode rows of the latest Observe(). Returns how many distances there are, at most
+  // `distances`; 0 without decode rows.
+  int32_t Predict(int32_t distances);
+  // By expert of the layer at `distance`, in millionths: of being used by at least one of the rows.
+  std::span<const uint32_t> ProbabilityPpm(int32_t distance) const;
+
+  const LiveRecall& recall(int32_t distance) const {
+    return recall_[static_cast<size_t>(distance - 1)];
+  }
+  size_t sequences() const { return sequences_.size(); }
+
+ private:
+  // The likeliest experts of a layer, as predicted from one distance.
+  struct Promise {
+    bool made = false;
+    float expected = 0;
+    std::vector<uint16_t> predicted;  // [top_k]
+    std::vector<uint16_t> pre_gate;   // [top_k]
+  };
+  // A prompt that is on its way through the layers: the last rows of it.
+  struct Prompt {
+    int32_t skipped = 0;
+    std::vector<int32_t> tokens;                                // [rows]
+    std::array<std::vector<float>, kContextAnchors> residuals;  // [rows, hidden]
+    std::vector<uint16_t> chosen;                               // [rows, L, top_k]
+  };
+  struct Entry {
+    explicit Entry(const std::shared_ptr<const HybridModel>& model) : predictor(model) {}
+    HybridPredictor predictor;
+    uint64_t seen = 0;  // event
+    int32_t next = 0;   // layer of the token that is expected now; -1: wait for the first
+    Prompt prompt;
+    std::vector<Promise> promises;  // [L, distances]
+  };
+
+  Entry& Find(SequenceId sequence);
+  void ObservePrompt(int32_t layer, std::span<const PredictorRow> rows, Entry* entry);
+  void ObserveDecode(int32_t layer, const PredictorRow& row, Entry* entry);
+  void Settle(int32_t layer, std::span<const uint16_t> chosen, Entry* entry);
+  void Promised(Entry* entry, int32_t distance);
+  void Join(const Entry& entry, int32_t distances, bool falls_back);
+  Promise& PromiseOf(Entry* entry, int32_t layer, int32_t distance) const;
+
+  const std::shared_ptr<const HybridModel> model_;
+  const size_t sequences_max_;
+  std::map<SequenceId, Entry> sequences_;
+  uint64_t event_ = 0;
+  int32_t layer_ = 0;
+  std::vector<Entry*> active_;  // decode rows of the event
+  std::array<std::vector<uint32_t>, kPredictDistances> probability_ppm_;
+  std::array<LiveRecall, kPredictDistances> recall_;
+  std::vector<uint16_t> order_;
+};
+
+}  // namespace expertflow

@@ -114,6 +114,7 @@ BenchSetup SetupFrom(const Options& options, const std::string& work_folder) {
 int BenchCommand(const Options& options) {
   const std::string name = options.Text("benchmark");
   if (name == "predictor") return BenchPredictorCommand(options);
+  if (name == "serve") return BenchServeCommand(options);
   const auto* bench = std::find_if(kBenches.begin(), kBenches.end(),
                                    [&](const Bench& each) { return each.name == name; });
   if (bench == kBenches.end()) {

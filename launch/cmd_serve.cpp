@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <array>
@@ -20,6 +19,7 @@
 #include "common/process.h"
 #include "common/unique_fd.h"
 #include "launch/commands.h"
+#include "launch/descriptors.h"
 #include "launch/job.h"
 #include "launch/job_setup.h"
 #include "launch/model_source.h"
@@ -38,7 +38,7 @@ constexpr int64_t kShutdownMs = 5000;
 constexpr int64_t kFlushMs = 1000;
 constexpr size_t kKeysBytesMax = size_t{1} << 20;
 constexpr size_t kKeyBytesMin = 8;
-constexpr rlim_t kOtherDescriptors = 128;
+constexpr uint64_t kOtherDescriptors = 128;
 
 // Everything that is known before the job starts.
 struct ServePlan {
@@ -142,14 +142,10 @@ HttpServerOptions HttpOptionsFrom(const Options& options) {
 }
 
 // As many descriptors as there may be clients; fewer only means that idle ones go earlier.
-void RaiseDescriptorLimit(const Options& options) {
-  rlimit limit{};
-  const auto wanted = static_cast<rlim_t>(options.Integer("connections-max")) + kOtherDescriptors;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = std::min(wanted, limit.rlim_max);
-  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur < wanted) {
-    LogWarning("only {} descriptors are allowed: fewer clients than --connections-max",
-               limit.rlim_cur);
+void AllowClients(const Options& options) {
+  const auto wanted = static_cast<uint64_t>(options.Integer("connections-max")) + kOtherDescriptors;
+  if (const uint64_t allowed = RaiseDescriptorLimit(wanted); allowed < wanted) {
+    LogWarning("only {} descriptors are allowed: fewer clients than --connections-max", allowed);
   }
 }
 
@@ -291,7 +287,7 @@ int ServeCommand(const Options& options) {
   Result<std::unique_ptr<Job>> job = Job::Start(MakeJobSetup(options, model), nullptr);
   if (!job.ok()) return Fail(options, job.status(), kExitFailure);
   // After the start: mpirun closes every descriptor that there might be.
-  RaiseDescriptorLimit(options);
+  AllowClients(options);
   port.SetJob(job->get());
 
   ServeLoop loop(options, **job, api, **server, *signals);

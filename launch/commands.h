@@ -27,6 +27,7 @@ int TraceCommand(const Options& options);
 int TrainCommand(const Options& options);
 int ReplayCommand(const Options& options);
 int BenchCommand(const Options& options);
+int BenchServeCommand(const Options& options);  // bench serve
 int CleanCommand(const Options& options);
 // The roles end the process themselves.
 int CoordinatorCommand(const Options& options);

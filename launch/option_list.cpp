@@ -1,12 +1,11 @@
 // The commands and their options, as one list.
-#include "launch/option_table.h"
+#include "launch/option_list.h"
+
+#include <vector>
 
 namespace expertflow {
 namespace {
 
-constexpr uint32_t Bit(Command command) {
-  return static_cast<uint32_t>(command);
-}
 constexpr uint32_t kRun = Bit(Command::kRun);
 constexpr uint32_t kCompare = Bit(Command::kCompare);
 constexpr uint32_t kInspect = Bit(Command::kInspect);
@@ -88,7 +87,8 @@ constexpr CommandInfo kCommands[] = {
      "  overhead  a decode step in a whole job against an engine alone\n"
      "  memory    what store and workers take, and whether it grows\n"
      "  start     from the start of run to its first text\n"
-     "  idle      CPU time of a job that has nothing to do"},
+     "  idle      CPU time of a job that has nothing to do\n"
+     "  serve     an open-loop load on any OpenAI-compatible server: --url and what follows it"},
     {Command::kClean, "clean", "remove what killed jobs left in /dev/shm and in job folders", ""},
     {Command::kCoordinator, "coordinator", "role: requests and decisions (one per job)",
      "Started by mpirun (see launch/mpmd), or alone with --join-listen."},
@@ -133,7 +133,7 @@ constexpr OptionSpec kOptions[] = {
     {"benchmark",
      Type::kChoice,
      kBench,
-     "decode|prefill|copies|load|cache|record|predictor|overhead|memory|start|idle",
+     "decode|prefill|copies|load|cache|record|predictor|overhead|memory|start|idle|serve",
      "",
      "what to measure",
      {.positional = true, .required = true, .command_line_only = true}},
@@ -151,20 +151,6 @@ constexpr OptionSpec kOptions[] = {
      "/tmp",
      "where temporary models are written (decode and prefill: 11 GB)",
      {}},
-    {"timeline",
-     Type::kTextList,
-     kTrace,
-     "FILE",
-     "",
-     "timelines of one run, a file for each worker; or an action and its files",
-     {.positional = true, .required = true, .command_line_only = true}},
-    {"perfetto",
-     Type::kText,
-     kTrace,
-     "FILE",
-     "",
-     "write them as Chrome trace events, which ui.perfetto.dev opens",
-     {.command_line_only = true}},
     {"output",
      Type::kText,
      kPack | kSynth,
@@ -172,27 +158,6 @@ constexpr OptionSpec kOptions[] = {
      "",
      "folder to write; created if need be",
      {.short_name = 'o', .required = true, .command_line_only = true}},
-    {"output",
-     Type::kText,
-     kTrace,
-     "FILE",
-     "",
-     "file to write (cut, merge, import, export)",
-     {.short_name = 'o', .command_line_only = true}},
-    {"trace-file",
-     Type::kText,
-     kReplay,
-     "TRACE",
-     "",
-     "routing trace: .eft, or what trace import takes",
-     {.positional = true, .required = true, .command_line_only = true}},
-    {"trace-files",
-     Type::kTextList,
-     kTrain,
-     "TRACE",
-     "",
-     "routing traces: .eft, or what trace import takes",
-     {.positional = true, .required = true, .command_line_only = true}},
     {"trace",
      Type::kText,
      kBench,
@@ -214,35 +179,6 @@ constexpr OptionSpec kOptions[] = {
      "6000",
      "predictor: tokens to judge, spread over the trace",
      {.min = 1, .max = 1e9, .command_line_only = true}},
-    {"tokens",
-     Type::kInteger,
-     kTrain,
-     "N",
-     "200000",
-     "predictor: tokens to fit to at most; whole sequences, spread over the traces",
-     {.min = 1, .max = 1e9, .command_line_only = true}},
-    {"residency",
-     Type::kText,
-     kReplay,
-     "SHARE,...",
-     "15%,25%,40%",
-     "experts that have a slot, as shares of all",
-     {.command_line_only = true}},
-    {"batch",
-     Type::kText,
-     kReplay,
-     "N,...",
-     "1,4,8",
-     "sequences in lockstep",
-     {.command_line_only = true}},
-    {"policy",
-     Type::kText,
-     kReplay,
-     "NAME,...",
-     "static,lru,lru-layer,lfu,lfru,decayed-lfu-1,decayed-lfu-8,decayed-lfu-32,decayed-lfu-80,"
-     "two-level,ours-no-forecast,ours,belady",
-     "policies to replay",
-     {.command_line_only = true, .default_note = "all, decayed-lfu at 1, 8, 32 and 80"}},
     {"sequences",
      Type::kText,
      kReplay | kTrace | kTrain | kBench,
@@ -250,48 +186,6 @@ constexpr OptionSpec kOptions[] = {
      "",
      "which sequences to take: begin:end or begin:end:step, from 0",
      {.command_line_only = true, .default_note = "all"}},
-    {"output",
-     Type::kText,
-     kTrain,
-     "FILE",
-     "",
-     "what to write: a predictor (.efp) or a forecaster (.efn)",
-     {.short_name = 'o', .required = true, .command_line_only = true}},
-    {"forecaster",
-     Type::kText,
-     kReplay,
-     "FILE",
-     "",
-     "forecaster for the policy ours; train one with expertflow train",
-     {.command_line_only = true, .default_note = "none: decayed frequency"}},
-    {"training-sequences",
-     Type::kText,
-     kReplay,
-     "RANGE,...",
-     "",
-     "sequences that static binding is chosen by",
-     {.command_line_only = true, .default_note = "every second one"}},
-    {"expert-bytes",
-     Type::kBytes,
-     kReplay | kTrace,
-     "SIZE",
-     "0",
-     "what one expert takes",
-     {.command_line_only = true, .default_note = "0: what the trace says"}},
-    {"bootstrap",
-     Type::kInteger,
-     kReplay,
-     "N",
-     "1000",
-     "rounds of resampling sequences for the interval; 0 is none",
-     {.min = 0, .max = 1e6, .command_line_only = true}},
-    {"plot",
-     Type::kText,
-     kReplay,
-     "FILE",
-     "",
-     "draw the miss rates as SVG",
-     {.command_line_only = true}},
     {"plot",
      Type::kText,
      kBench,
@@ -306,7 +200,6 @@ constexpr OptionSpec kOptions[] = {
      "",
      "tokenizer.json",
      {.default_note = "that of the model folder"}},
-
     // --- prompts
     {"prompt",
      Type::kTextList,
@@ -380,14 +273,13 @@ constexpr OptionSpec kOptions[] = {
      {.min = -2, .max = 2}},
     {"seed",
      Type::kInteger,
-     kRun | kSynth | kTrain,
+     kRun | kSynth | kTrain | kBench,
      "N",
      "0",
      "seed of the random numbers",
      {.min = 0}},
     {"stop", Type::kTextList, kRun, "TEXT", "", "text that ends generation; may be repeated", {}},
     {"ignore-eos", Type::kFlag, kRun, "", "", "generate past the end-of-text token", {}},
-
     // --- the HTTP server
     {"listen",
      Type::kText,
@@ -466,7 +358,6 @@ constexpr OptionSpec kOptions[] = {
      "4096",
      "clients at once; when more come, the one idle for longest goes",
      {.min = 1, .max = 100000}},
-
     // --- the job
     {"workers",
      Type::kInteger,
@@ -538,7 +429,6 @@ constexpr OptionSpec kOptions[] = {
      "",
      "network devices, as UCX_NET_DEVICES",
      {.default_note = "lo for a job on one host, else all"}},
-
     // --- the worker
     {"device", Type::kChoice, kSetup, "cpu", "cpu", "device of a worker", {}},
     {"kernels",
@@ -648,7 +538,6 @@ constexpr OptionSpec kOptions[] = {
      "",
      "with the router's scores and the hidden states: 100 times the size",
      {}},
-
     // --- roles
     {"job",
      Type::kText,
@@ -695,7 +584,6 @@ constexpr OptionSpec kOptions[] = {
      "",
      "options as requested of the command that starts the job, for status",
      {.command_line_only = true}},
-
     // --- pack, synth
     {"force", Type::kFlag, kPack, "", "", "overwrite a store file", {.command_line_only = true}},
     {"layers",
@@ -706,7 +594,6 @@ constexpr OptionSpec kOptions[] = {
      "layers to write",
      {.min = 0, .max = 4096, .default_note = "0: as in the config"}},
     {"dtype", Type::kChoice, kSynth, "bf16|f16|f32", "bf16", "type of the weights", {}},
-
     // --- inspect
     {"device-budget",
      Type::kBytes,
@@ -722,7 +609,6 @@ constexpr OptionSpec kOptions[] = {
      "",
      "check the checksum of every block of a store file",
      {.command_line_only = true}},
-
     // --- compare
     {"reference",
      Type::kText,
@@ -745,7 +631,6 @@ constexpr OptionSpec kOptions[] = {
      "0",
      "share of router decisions that may differ",
      {.min = 0, .max = 1}},
-
     // --- perplexity
     {"text", Type::kText, kPerplexity, "FILE", "", "the text, UTF-8", {.command_line_only = true}},
     {"window",
@@ -762,7 +647,6 @@ constexpr OptionSpec kOptions[] = {
      "0",
      "from one window's begin to the next",
      {.min = 0, .default_note = "half a window"}},
-
     // --- output
     {"report", Type::kFlag, kRun, "", "", "print memory plan, speed and cache figures", {}},
     {"check-resident",
@@ -837,7 +721,14 @@ std::span<const CommandInfo> AllCommands() {
 }
 
 std::span<const OptionSpec> AllOptions() {
-  return kOptions;
+  static const std::vector<OptionSpec> kAll = [] {
+    std::vector<OptionSpec> all(std::begin(kOptions), std::end(kOptions));
+    for (const std::span<const OptionSpec> part : {TraceOptionList(), LoadOptionList()}) {
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  }();
+  return kAll;
 }
 
 }  // namespace expertflow

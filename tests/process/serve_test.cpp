@@ -7,56 +7,12 @@
 
 #include "tests/process/http_client.h"
 #include "tests/process/program.h"
+#include "tests/process/server.h"
 
 namespace expertflow::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-// A server that takes requests.
-class Server {
- public:
-  explicit Server(const std::vector<std::string>& more = {}) : program_(Arguments(more)) {
-    EXPECT_TRUE(Eventually([this] {
-      return program_.out().find("ready\n") != std::string::npos || program_.Processes().empty();
-    })) << program_.err();
-    const std::string out = program_.out();
-    const size_t at = out.find("http://127.0.0.1:");
-    if (at != std::string::npos) port_ = std::atoi(out.c_str() + at + 17);
-    EXPECT_GT(port_, 0) << out << program_.err();
-  }
-
-  Program& program() { return program_; }
-  int port() const { return port_; }
-  std::string Post(const std::string& path, const std::string& body) const {
-    HttpClient client(port_);
-    client.Post(path, body);
-    return client.ReadAll();
-  }
-  std::string Get(const std::string& path) const {
-    HttpClient client(port_);
-    client.Get(path);
-    return client.ReadAll();
-  }
-  // "expertflow_requests_running 0"
-  bool Shows(const std::string& metric) const {
-    return Get("/metrics").find("\n" + metric + "\n") != std::string::npos;
-  }
-  void ExpectEnds(int code = 0) {
-    ::kill(program_.pid(), SIGTERM);
-    EXPECT_EQ(program_.Wait(30'000), code) << program_.err();
-    program_.ExpectNothingLeft();
-  }
-
- private:
-  static std::vector<std::string> Arguments(const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"serve", "--model", kModel, "--listen", "127.0.0.1:0"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
-  }
-  Program program_;
-  int port_ = 0;
-};
 
 std::string Body(int tokens, const std::string& more = "") {
   return R"({"prompt":"The lighthouse keeper","temperature":0,"ignore_eos":true,"max_tokens":)" +
@@ -218,6 +174,22 @@ TEST(ServeTest, AWorkerKilledUnderAGrammar) {
   EXPECT_EQ(JoinedStrings(Unchunked(client.ReadAll()), "text"), expected);
   EXPECT_TRUE(server.Shows("expertflow_workers_lost_total 1"));
   server.ExpectEnds();
+}
+
+TEST(ServeTest, ALoadIsMeasured) {
+  Server server;
+  Program bench({"bench", "serve", "--url", "http://127.0.0.1:" + std::to_string(server.port()),
+                 "--requests", "20", "--rate", "100", "--prompt-tokens", "5", "--max-tokens", "8",
+                 "--slo-ttft", "100s", "--json", "-"});
+  EXPECT_EQ(bench.Wait(), 0) << bench.err();
+  for (const char* figure : {"20 of 20 requests done", "first text (TTFT)", "\"done\": 20,",
+                             "\"completion_tokens\": 160,", "\"good\": 20,", "\"errors\": {}"}) {
+    EXPECT_THAT(bench.out(), HasSubstr(figure));
+  }
+  server.ExpectEnds();
+  Program nobody({"bench", "serve", "--url", "http://127.0.0.1:1", "--requests", "2"});
+  EXPECT_EQ(nobody.Wait(), 1);
+  EXPECT_THAT(nobody.out(), HasSubstr("2 requests: no answer"));
 }
 
 TEST(ServeTest, AClientThatVanishesFreesItsSequence) {

@@ -1,0 +1,53 @@
+// An open-loop load on an HTTP server: each request is sent at its time, however many are under way
+// and however slow the server is, and its times count from when it was due. So a server that stalls
+// shows it in every request that waits (no coordinated omission). One thread, one epoll set.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+
+namespace expertflow {
+
+struct LoadTarget {
+  std::string host;
+  std::string port;
+  std::string path;  // of the URL; without a slash at its end
+
+  // "http://127.0.0.1:8000" or with a path.
+  static Result<LoadTarget> Parse(const std::string& url);
+};
+
+struct LoadRequest {
+  int64_t at_ns = 0;  // from the start
+  std::string bytes;  // head and body
+};
+
+struct LoadOutcome {
+  int64_t due_ns = 0;    // all from the start
+  int64_t sent_ns = 0;   // when it was given to the socket
+  int64_t first_ns = 0;  // its first piece of text; 0: none
+  int64_t last_ns = 0;   // its last piece of text
+  int64_t done_ns = 0;
+  int status = 0;  // of HTTP; 0: the connection failed
+  bool ok = false;
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  std::vector<float> gaps_ms;  // between pieces
+};
+
+struct LoadOptions {
+  int64_t timeout_ns = 120'000'000'000;  // of a request
+  size_t connections_max = 8192;
+};
+
+// One outcome for each request, which are ascending in time. Errors are of the load itself: no
+// address, no sockets.
+Result<std::vector<LoadOutcome>> RunLoad(const LoadTarget& target,
+                                         const std::vector<LoadRequest>& requests,
+                                         const LoadOptions& options);
+
+}  // namespace expertflow

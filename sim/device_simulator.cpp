@@ -467,6 +467,11 @@ Result<DeviceSimResult> SimulateDevice(const RoutingTrace& trace, const Lockstep
   CHECK(options.stride == nullptr || options.predictions != nullptr);
   CHECK(options.stream_buffers > 0 && options.expert_bytes > 0);
   CHECK(options.link_bytes_per_second > 0);
+  if (!options.keeps_experts) {
+    // As many buffers as a layer may need: an expert stays for its own layer only.
+    options.stream_buffers = std::max(options.stream_buffers, std::min(options.slots, trace.top_k));
+    options.slots = 0;
+  }
   DeviceSimulator simulator(trace, lockstep, compute, std::move(options));
   return simulator.Run();
 }

@@ -64,6 +64,7 @@ struct LinkChange {
 
 struct DeviceSimOptions {
   int32_t slots = 0;
+  bool keeps_experts = true;  // false: no cache, whatever the slots
   int32_t stream_buffers = 2;
   uint64_t expert_bytes = 0;
   uint64_t chunk_bytes = 1 << 20;

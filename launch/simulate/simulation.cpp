@@ -1,0 +1,107 @@
+#include "launch/simulate/simulation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "common/units.h"
+#include "sim/arms.h"
+
+namespace expertflow {
+namespace {
+
+constexpr const char* kFloorArm = "oracle-belady";
+// Activations, streaming buffers beside experts, the runtime itself.
+constexpr uint64_t kWorkspaceBytes = 512ull << 20;
+constexpr int32_t kStreamBuffers = 2;
+
+std::vector<uint64_t> CountUses(const RoutingTrace& trace) {
+  const std::vector<int32_t> base = ExpertBases(trace.experts);
+  std::vector<uint64_t> uses(static_cast<size_t>(base.back()));
+  // The first half of the sequences is the training part of static binding.
+  const size_t training = std::max<size_t>(1, trace.sequences.size() / 2);
+  for (size_t s = 0; s < training; ++s) {
+    const RoutedSequence& sequence = trace.sequences[s];
+    for (size_t row = sequence.first; row < sequence.first + sequence.rows; ++row) {
+      for (int32_t l = 0; l < trace.layers(); ++l) {
+        for (const uint16_t e : trace.ChosenAt(row, l)) {
+          ++uses[static_cast<size_t>(base[static_cast<size_t>(l)]) + e];
+        }
+      }
+    }
+  }
+  return uses;
+}
+
+Status PlaceExperts(const SimModel& model, const HardwareProfile& hardware,
+                    const RoutingTrace& trace, const SimulationOptions& options, Cell* cell) {
+  size_t longest = 0;
+  for (const RoutedSequence& sequence : trace.sequences) longest = std::max(longest, sequence.rows);
+  cell->kv_bytes = model.kv_bytes_per_token * longest * static_cast<uint64_t>(options.batch);
+  const uint64_t memory = options.memory_bytes == 0
+                              ? hardware.memory_bytes
+                              : std::min(options.memory_bytes, hardware.memory_bytes);
+  const uint64_t fixed = model.dense_bytes + cell->kv_bytes + kWorkspaceBytes +
+                         kStreamBuffers * model.expert_bytes;
+  if (fixed > memory) {
+    return ResourceExhausted(
+        fmt::format("{} on {}: dense weights, KV cache and workspace need {}, there is {}",
+                    model.name, hardware.name, FormatBytes(fixed), FormatBytes(memory)));
+  }
+  const auto experts = static_cast<uint64_t>(model.experts) * model.layers.size();
+  cell->slots = static_cast<int32_t>(std::min(experts, (memory - fixed) / model.expert_bytes));
+  cell->resident = static_cast<double>(cell->slots) / static_cast<double>(experts);
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<Cell> SimulateCell(const SimModel& model, const HardwareProfile& hardware,
+                          const RoutingTrace& trace, const std::string& routing,
+                          const SimulationOptions& options) {
+  Cell cell;
+  cell.model = model;
+  cell.hardware = hardware;
+  cell.routing = routing;
+  RETURN_IF_ERROR(PlaceExperts(model, hardware, trace, options, &cell));
+  std::vector<int32_t> sequences(trace.sequences.size());
+  std::iota(sequences.begin(), sequences.end(), 0);
+  const Lockstep lockstep = MakeLockstep(trace, sequences, options.batch);
+  const Roofline roofline(cell.model, cell.hardware);
+  const std::vector<uint64_t> uses = CountUses(trace);
+  ArmSetup setup;
+  setup.trace = &trace;
+  setup.lockstep = &lockstep;
+  setup.training_uses = uses;
+  setup.recall = options.recall;
+  setup.forecaster = options.forecaster;
+  setup.seed = options.seed;
+  setup.prediction_ns = options.prediction_ns;
+
+  std::vector<std::string> arms = options.arms;
+  const bool floor_asked = std::count(arms.begin(), arms.end(), kFloorArm) > 0;
+  if (!floor_asked) arms.push_back(kFloorArm);
+  for (const std::string& name : arms) {
+    ASSIGN_OR_RETURN(Arm arm, MakeArm(name, setup, model.expert_bytes));
+    arm.options.slots = cell.slots;
+    arm.options.stream_buffers = kStreamBuffers;
+    arm.options.link_bytes_per_second = hardware.link_bytes_per_second;
+    arm.options.link_latency_ns = hardware.link_latency_ns;
+    ASSIGN_OR_RETURN(DeviceSimResult result,
+                     SimulateDevice(trace, lockstep, roofline, std::move(arm.options)));
+    if (name == kFloorArm) {
+      cell.floor_bytes = result.bytes_demand + result.bytes_prefetch - result.bytes_wasted;
+      const double copy_ns = static_cast<double>(cell.floor_bytes) * 1e9 /
+                             static_cast<double>(hardware.link_bytes_per_second);
+      cell.floor_stall_ns =
+          std::max<int64_t>(0, static_cast<int64_t>(copy_ns) - result.compute_ns());
+      if (!floor_asked) continue;
+    }
+    cell.arms.push_back({name, std::move(result)});
+  }
+  return cell;
+}
+
+}  // namespace expertflow

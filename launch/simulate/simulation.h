@@ -1,0 +1,55 @@
+// One cell of a simulation (a model on a device) under all arms, and the report of all cells.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "predictor/core/next_use_forecaster.h"
+#include "sim/device_simulator.h"
+#include "sim/roofline.h"
+#include "sim/routing_trace.h"
+
+namespace expertflow {
+
+struct SimulationOptions {
+  std::vector<std::string> arms;
+  uint64_t memory_bytes = 0;  // of the device; 0: all that it has
+  int32_t batch = 1;
+  std::vector<double> recall;
+  std::shared_ptr<const NextUseModel> forecaster;
+  uint64_t seed = 1;
+  int64_t prediction_ns = 0;
+};
+
+struct ArmResult {
+  std::string arm;
+  DeviceSimResult result;
+};
+
+struct Cell {
+  SimModel model;
+  HardwareProfile hardware;
+  std::string routing;  // where it is from
+  uint64_t kv_bytes = 0;
+  int32_t slots = 0;
+  double resident = 0;  // slots / experts
+  // Least bytes that any cache of this size moves, and the stall that they cost on this link.
+  uint64_t floor_bytes = 0;
+  int64_t floor_stall_ns = 0;
+  std::vector<ArmResult> arms;
+};
+
+// kResourceExhausted when not even dense weights and KV cache fit; says need and have.
+Result<Cell> SimulateCell(const SimModel& model, const HardwareProfile& hardware,
+                          const RoutingTrace& trace, const std::string& routing,
+                          const SimulationOptions& options);
+
+std::string SimulationTable(const std::vector<Cell>& cells);
+std::string SimulationJson(const std::vector<Cell>& cells);
+// A page of its own, without outside resources.
+std::string SimulationHtml(const std::vector<Cell>& cells);
+
+}  // namespace expertflow

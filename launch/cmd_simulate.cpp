@@ -36,13 +36,13 @@ std::vector<std::string> Split(const std::string& text) {
 Result<std::vector<double>> ParseRecall(const Options& options) {
   std::vector<double> recall;
   for (const std::string& part : Split(options.Text("recall"))) {
-    const auto value = ParseNumber(part);
-    if (!value || !(*value > 0 && *value <= 1)) {
+    const double value = ParseNumber(part).value_or(-1);
+    if (!(value > 0 && value <= 1)) {
       return InvalidArgument(
           fmt::format("{}: expected numbers from 0 to 1, with commas between, found \"{}\"",
                       options.Origin("recall"), options.Text("recall")));
     }
-    recall.push_back(*value);
+    recall.push_back(value);
   }
   if (recall.empty()) return InvalidArgument(options.Origin("recall") + ": none given");
   return recall;
@@ -56,15 +56,16 @@ Status ParseRouting(const Options& options, SyntheticRouting* routing) {
   for (const std::string& part : Split(options.Text("routing"))) {
     const size_t equals = part.find('=');
     const auto found = known.find(part.substr(0, equals));
-    const auto value = equals == std::string::npos ? std::nullopt : ParseNumber(part.substr(equals + 1));
+    const double value =
+        equals == std::string::npos ? -1 : ParseNumber(part.substr(equals + 1)).value_or(-1);
     const double most = found != known.end() && found->first == "skew" ? 10 : 1;
-    if (found == known.end() || !value || !(*value >= 0 && *value <= most)) {
+    if (found == known.end() || !(value >= 0 && value <= most)) {
       return InvalidArgument(
           fmt::format("{}: expected skew=0..10, common=0..1 and persistence=0..1, with commas "
                       "between, found \"{}\"",
                       options.Origin("routing"), part));
     }
-    *found->second = *value;
+    *found->second = value;
   }
   return OkStatus();
 }
@@ -90,10 +91,10 @@ Result<Routing> RoutingFor(const Options& options, const SimModel& model) {
   if (const std::string file = options.Text("trace"); !file.empty()) {
     ASSIGN_OR_RETURN(LoadedTrace loaded, LoadTrace(file, model.expert_bytes));
     if (loaded.routing.experts != experts || loaded.routing.top_k != model.top_k) {
-      return InvalidArgument(fmt::format(
-          "{}: a routing of {} layers, top-{}; {} has {} of {} experts, top-{}", file,
-          loaded.routing.experts.size(), loaded.routing.top_k, model.name, experts.size(),
-          model.experts, model.top_k));
+      return InvalidArgument(
+          fmt::format("{}: a routing of {} layers, top-{}; {} has {} of {} experts, top-{}", file,
+                      loaded.routing.experts.size(), loaded.routing.top_k, model.name,
+                      experts.size(), model.experts, model.top_k));
     }
     routing.trace = std::move(loaded.routing);
     routing.origin = file + " (recorded)";
@@ -109,9 +110,9 @@ Result<Routing> RoutingFor(const Options& options, const SimModel& model) {
   synthetic.tokens = static_cast<int32_t>(options.Integer("tokens"));
   synthetic.seed = static_cast<uint64_t>(options.Integer("seed"));
   routing.trace = SynthesizeRouting(synthetic);
-  routing.origin = fmt::format("synthetic (skew {}, common {}, persistence {}, seed {})",
-                               synthetic.skew, synthetic.common, synthetic.persistence,
-                               synthetic.seed);
+  routing.origin =
+      fmt::format("synthetic (skew {}, common {}, persistence {}, seed {})", synthetic.skew,
+                  synthetic.common, synthetic.persistence, synthetic.seed);
   return routing;
 }
 
@@ -126,8 +127,7 @@ Result<std::vector<Cell>> Simulate(const Options& options) {
   for (const std::string& arm : simulation.arms) {
     if (ArmMeaning(arm).empty()) {
       return InvalidArgument(fmt::format("{}: unknown arm \"{}\"; there are {}",
-                                         options.Origin("arms"), arm,
-                                         fmt::join(ArmNames(), ", ")));
+                                         options.Origin("arms"), arm, fmt::join(ArmNames(), ", ")));
     }
   }
   ASSIGN_OR_RETURN(simulation.recall, ParseRecall(options));
@@ -157,8 +157,8 @@ Result<std::vector<Cell>> Simulate(const Options& options) {
       simulation.forecaster = std::make_shared<const NextUseModel>(std::move(fitted.model));
     }
     for (const HardwareProfile& profile : hardware) {
-      ASSIGN_OR_RETURN(Cell cell, SimulateCell(model, profile, routing.trace, routing.origin,
-                                               simulation));
+      ASSIGN_OR_RETURN(Cell cell,
+                       SimulateCell(model, profile, routing.trace, routing.origin, simulation));
       cells.push_back(std::move(cell));
     }
   }

@@ -34,6 +34,7 @@ int Dispatch(const Options& options) {
     case Command::kTrace: return TraceCommand(options);
     case Command::kTrain: return TrainCommand(options);
     case Command::kReplay: return ReplayCommand(options);
+    case Command::kSimulate: return SimulateCommand(options);
     case Command::kBench: return BenchCommand(options);
     case Command::kClean: return CleanCommand(options);
     case Command::kCoordinator: return CoordinatorCommand(options);

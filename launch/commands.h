@@ -26,6 +26,7 @@ int StatusCommand(const Options& options);
 int TraceCommand(const Options& options);
 int TrainCommand(const Options& options);
 int ReplayCommand(const Options& options);
+int SimulateCommand(const Options& options);
 int BenchCommand(const Options& options);
 int BenchServeCommand(const Options& options);  // bench serve
 int CleanCommand(const Options& options);

@@ -23,6 +23,7 @@ constexpr uint32_t kReplay = Bit(Command::kReplay);
 constexpr uint32_t kTrain = Bit(Command::kTrain);
 constexpr uint32_t kServe = Bit(Command::kServe);
 constexpr uint32_t kPerplexity = Bit(Command::kPerplexity);
+constexpr uint32_t kSimulate = Bit(Command::kSimulate);
 
 constexpr uint32_t kJobs =
     kRun | kCompare | kPerplexity | kServe;  // commands that start a job of their own
@@ -31,7 +32,7 @@ constexpr uint32_t kRoles = kCoordinator | kStore | kWorker;
 // coordinator knows what a replacement is started with.
 constexpr uint32_t kSetup = kJobs | kRoles;
 constexpr uint32_t kTools = kJobs | kInspect | kPack | kSynth | kTokenize | kStatus | kClean |
-                            kBench | kTrace | kReplay | kTrain;
+                            kBench | kTrace | kReplay | kTrain | kSimulate;
 
 constexpr CommandInfo kCommands[] = {
     {Command::kRun, "run", "generate text: starts a job on this host, and ends it",
@@ -75,6 +76,12 @@ constexpr CommandInfo kCommands[] = {
      "lru,\n"
      "lru-layer, lfu, lfru, decayed-lfu-<half-life in tokens>, two-level, ours, ours-no-forecast,\n"
      "belady (the bound, with bypass). What each does is in docs/replay.md."},
+    {Command::kSimulate, "simulate",
+     "a model on hardware that is not here: arms side by side, in simulated time",
+     "The worker's own policies over a recorded or drawn routing, with compute times from a "
+     "roofline.\n"
+     "Profiles: a100, a6000, ascend-910b, edge, h20, h200, rtx4090, or a .toml file like those in\n"
+     "sim/profiles. Arms and what they mean are in docs/simulator.md."},
     {Command::kBench, "bench", "measure this machine: a table, beside the machine's own limits",
      "NAME is one of\n"
      "  decode    batch 1 in place, against the read bandwidth of the same memory\n"
@@ -723,7 +730,8 @@ std::span<const CommandInfo> AllCommands() {
 std::span<const OptionSpec> AllOptions() {
   static const std::vector<OptionSpec> kAll = [] {
     std::vector<OptionSpec> all(std::begin(kOptions), std::end(kOptions));
-    for (const std::span<const OptionSpec> part : {TraceOptionList(), LoadOptionList()}) {
+    for (const std::span<const OptionSpec> part :
+         {TraceOptionList(), SimulateOptionList(), LoadOptionList()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

@@ -13,6 +13,8 @@ constexpr uint32_t Bit(Command command) {
 
 // Of trace, replay and train.
 std::span<const OptionSpec> TraceOptionList();
+// Of simulate.
+std::span<const OptionSpec> SimulateOptionList();
 // Of bench serve.
 std::span<const OptionSpec> LoadOptionList();
 

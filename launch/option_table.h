@@ -31,6 +31,7 @@ enum class Command : uint32_t {
   kTrain = 1U << 14,
   kServe = 1U << 15,
   kPerplexity = 1U << 16,
+  kSimulate = 1U << 17,
 };
 
 struct CommandInfo {

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <toml++/toml.h>
 #include <filesystem>
 #include <optional>
 #include <set>
-#include <toml++/toml.h>
 
 #include "common/mapped_file.h"
 #include "common/units.h"
@@ -63,8 +63,7 @@ Result<HardwareProfile> Parse(std::string_view text, const std::string& origin,
   try {
     table = toml::parse(text, origin);
   } catch (const toml::parse_error& error) {
-    return InvalidArgument(fmt::format("{}: {} (line {})", origin,
-                                       std::string(error.description()),
+    return InvalidArgument(fmt::format("{}: {} (line {})", origin, std::string(error.description()),
                                        error.source().begin.line));
   }
   Profile profile(table, origin);

@@ -43,8 +43,8 @@ Status PlaceExperts(const SimModel& model, const HardwareProfile& hardware,
   const uint64_t memory = options.memory_bytes == 0
                               ? hardware.memory_bytes
                               : std::min(options.memory_bytes, hardware.memory_bytes);
-  const uint64_t fixed = model.dense_bytes + cell->kv_bytes + kWorkspaceBytes +
-                         kStreamBuffers * model.expert_bytes;
+  const uint64_t fixed =
+      model.dense_bytes + cell->kv_bytes + kWorkspaceBytes + kStreamBuffers * model.expert_bytes;
   if (fixed > memory) {
     return ResourceExhausted(
         fmt::format("{} on {}: dense weights, KV cache and workspace need {}, there is {}",

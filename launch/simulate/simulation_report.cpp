@@ -24,7 +24,7 @@ struct Figures {
   double late_share = 0;
   double bytes_per_token = 0;
   double wasted_share = 0;
-  double stride = 0;  // mean over steps
+  double stride = 0;       // mean over steps
   double saved_share = 0;  // of the reactive arm's stall
 };
 
@@ -44,8 +44,7 @@ Figures FiguresOf(const Cell& cell, const DeviceSimResult& r) {
   figures.wait_us = Ratio(static_cast<double>(r.stall_ns) / 1e3, events);
   figures.miss_latency_us = Ratio(static_cast<double>(r.arrival_wait_ns) / 1e3,
                                   static_cast<double>(r.late_hits + r.misses));
-  figures.stall_share =
-      Ratio(static_cast<double>(r.stall_ns), static_cast<double>(r.total_ns));
+  figures.stall_share = Ratio(static_cast<double>(r.stall_ns), static_cast<double>(r.total_ns));
   figures.hit_share = Ratio(static_cast<double>(r.hits), uses);
   figures.late_share = Ratio(static_cast<double>(r.late_hits), uses);
   figures.bytes_per_token = Ratio(bytes, static_cast<double>(r.tokens));
@@ -123,7 +122,8 @@ std::string Bars(const Cell& cell) {
     const double floor = static_cast<double>(cell.floor_stall_ns) / 1e3 /
                          static_cast<double>(cell.arms.front().result.events);
     const double x = kLabels + kWidth * std::min(1.0, floor / most);
-    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"0\" y2=\"{1:.0f}\"/>\n", x, height);
+    svg +=
+        fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"0\" y2=\"{1:.0f}\"/>\n", x, height);
   }
   return svg + "</svg>\n";
 }
@@ -210,10 +210,10 @@ std::string SimulationHtml(const std::vector<Cell>& cells) {
       "<p>Nothing here was measured on the hardware that is named. Bars: time that compute waits "
       "for experts, per layer; the line is the least that any cache of this size could wait.</p>\n";
   for (const Cell& cell : cells) {
-    html += fmt::format("<h2>{}</h2>\n<p>Routing: {}. {}. Hardware: {}.</p>\n{}",
-                        HtmlEscaped(Headline(cell)), HtmlEscaped(cell.routing),
-                        HtmlEscaped(FloorText(cell)), HtmlEscaped(cell.hardware.sources),
-                        Bars(cell));
+    html +=
+        fmt::format("<h2>{}</h2>\n<p>Routing: {}. {}. Hardware: {}.</p>\n{}",
+                    HtmlEscaped(Headline(cell)), HtmlEscaped(cell.routing),
+                    HtmlEscaped(FloorText(cell)), HtmlEscaped(cell.hardware.sources), Bars(cell));
     html +=
         "<table><tr><th>arm</th><th>tokens/s</th><th>wait/layer, us</th><th>miss latency, "
         "us</th><th>stall, %</th><th>hit, %</th><th>MB/token</th><th>wasted, %</th>"

@@ -35,13 +35,6 @@ std::string PromptOf(int32_t tokens, std::mt19937_64* random) {
   return text;
 }
 
-std::string Head(const LoadTarget& target, const std::string& method, const std::string& path,
-                 const std::string& key) {
-  return fmt::format("{} {}{} HTTP/1.1\r\nHost: {}:{}\r\n{}", method, target.path, path,
-                     target.host, target.port,
-                     key.empty() ? "" : fmt::format("Authorization: Bearer {}\r\n", key));
-}
-
 Result<std::vector<Arrival>> ArrivalsOf(const Options& options) {
   const auto count = options.Integer("requests");
   const Arrival each{0, static_cast<int32_t>(options.Integer("prompt-tokens")),
@@ -63,7 +56,7 @@ Result<std::vector<Arrival>> ArrivalsOf(const Options& options) {
   return arrivals;
 }
 
-std::vector<LoadRequest> RequestsOf(const Options& options, const LoadTarget& target,
+std::vector<LoadRequest> RequestsOf(const Options& options, const ServerUrl& target,
                                     const std::vector<Arrival>& arrivals) {
   std::mt19937_64 random(static_cast<uint64_t>(options.Integer("seed")));
   const std::string get = options.Text("get");
@@ -71,7 +64,7 @@ std::vector<LoadRequest> RequestsOf(const Options& options, const LoadTarget& ta
   std::vector<LoadRequest> requests;
   for (const Arrival& arrival : arrivals) {
     if (!get.empty()) {
-      requests.push_back({arrival.at_ns, Head(target, "GET", get, key) + "\r\n"});
+      requests.push_back({arrival.at_ns, target.Head("GET", get, key) + "\r\n"});
       continue;
     }
     Json body = {{"prompt", PromptOf(arrival.prompt_tokens, &random)},
@@ -84,7 +77,7 @@ std::vector<LoadRequest> RequestsOf(const Options& options, const LoadTarget& ta
     const std::string text = body.dump();
     requests.push_back(
         {arrival.at_ns,
-         Head(target, "POST", "/v1/completions", key) +
+         target.Head("POST", "/v1/completions", key) +
              fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
                          text.size(), text)});
   }
@@ -156,7 +149,7 @@ std::string TextOf(const LoadReport& report) {
 }  // namespace
 
 int BenchServeCommand(const Options& options) {
-  const Result<LoadTarget> target = LoadTarget::Parse(options.Text("url"));
+  const Result<ServerUrl> target = ServerUrl::Parse(options.Text("url"));
   if (!target.ok()) return Fail(options, target.status().WithContext("--url"));
   const Result<std::vector<Arrival>> arrivals = ArrivalsOf(options);
   if (!arrivals.ok()) return Fail(options, arrivals.status().WithContext("--arrivals"));

@@ -22,6 +22,7 @@ constexpr uint32_t kBench = Bit(Command::kBench);
 constexpr uint32_t kReplay = Bit(Command::kReplay);
 constexpr uint32_t kTrain = Bit(Command::kTrain);
 constexpr uint32_t kServe = Bit(Command::kServe);
+constexpr uint32_t kChat = Bit(Command::kChat);
 constexpr uint32_t kPerplexity = Bit(Command::kPerplexity);
 constexpr uint32_t kSimulate = Bit(Command::kSimulate);
 
@@ -32,7 +33,7 @@ constexpr uint32_t kRoles = kCoordinator | kStore | kWorker;
 // coordinator knows what a replacement is started with.
 constexpr uint32_t kSetup = kJobs | kRoles;
 constexpr uint32_t kTools = kJobs | kInspect | kPack | kSynth | kTokenize | kStatus | kClean |
-                            kBench | kTrace | kReplay | kTrain | kSimulate;
+                            kBench | kTrace | kReplay | kTrain | kSimulate | kChat;
 
 constexpr CommandInfo kCommands[] = {
     {Command::kRun, "run", "generate text: starts a job on this host, and ends it",
@@ -42,6 +43,10 @@ constexpr CommandInfo kCommands[] = {
     {Command::kServe, "serve", "an OpenAI-compatible HTTP server: starts a job on this host",
      "Ends on SIGTERM or SIGINT, when what runs is finished; at once on a second one.\n"
      "docs/serving.md says what clients may ask for."},
+    {Command::kChat, "chat", "talk to an OpenAI-compatible server, with history, as it answers",
+     "Lines are read from standard input; one that ends with a backslash goes on in the next.\n"
+     "/clear forgets what was said, /system TEXT sets the system message, /exit or Ctrl-D ends.\n"
+     "Ctrl-C stops an answer; what came of it stays in the history."},
     {Command::kInspect, "inspect", "what is in a checkpoint or store file, and the memory plan",
      "Nothing is allocated. A folder with nothing but a config.json will do for the plan."},
     {Command::kPack, "pack", "write a checkpoint as a store file that later starts map at once",
@@ -679,7 +684,7 @@ constexpr OptionSpec kOptions[] = {
      {.command_line_only = true}},
     {"json",
      Type::kText,
-     kTools & ~kTokenize,
+     kTools & ~kTokenize & ~kChat,
      "FILE",
      "",
      "write the figures as JSON (docs/json.md); - is standard output",

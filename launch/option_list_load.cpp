@@ -1,4 +1,4 @@
-// The options of `expertflow bench serve`.
+// The options of `expertflow bench serve` and `expertflow chat`.
 #include "launch/option_list.h"
 
 namespace expertflow {
@@ -7,22 +7,23 @@ namespace {
 using Type = OptionType;
 
 constexpr uint32_t kBench = Bit(Command::kBench);
+constexpr uint32_t kChat = Bit(Command::kChat);
 
 constexpr OptionSpec kOptions[] = {
     {"url",
      Type::kText,
-     kBench,
+     kBench | kChat,
      "URL",
      "http://127.0.0.1:8000",
-     "serve: the server, without /v1",
+     "the server, without /v1 (bench: serve)",
      {.command_line_only = true}},
-    {"api-key", Type::kText, kBench, "KEY", "", "serve: sent as Authorization: Bearer KEY", {}},
+    {"api-key", Type::kText, kBench | kChat, "KEY", "", "sent as Authorization: Bearer KEY", {}},
     {"model-name",
      Type::kText,
-     kBench,
+     kBench | kChat,
      "NAME",
      "",
-     "serve: the model that is asked for",
+     "the model that is asked for (bench: serve)",
      {.command_line_only = true, .default_note = "whatever is served"}},
     {"requests",
      Type::kInteger,
@@ -101,6 +102,30 @@ constexpr OptionSpec kOptions[] = {
      "120s",
      "serve: after which a request has failed",
      {.min = 1e6, .command_line_only = true}},
+    {"system",
+     Type::kText,
+     kChat,
+     "TEXT",
+     "",
+     "system message",
+     {.command_line_only = true, .default_note = "the template's own"}},
+    {"temperature",
+     Type::kNumber,
+     kChat,
+     "NUMBER",
+     "0.7",
+     "sampling temperature; 0 is greedy",
+     {.min = 0, .max = 2, .command_line_only = true}},
+    {"max-tokens",
+     Type::kInteger,
+     kChat,
+     "N",
+     "0",
+     "tokens of an answer",
+     {.min = 0,
+      .max = 1e6,
+      .command_line_only = true,
+      .default_note = "0: what the server allows"}},
 };
 
 }  // namespace

@@ -32,6 +32,7 @@ enum class Command : uint32_t {
   kServe = 1U << 15,
   kPerplexity = 1U << 16,
   kSimulate = 1U << 17,
+  kChat = 1U << 18,
 };
 
 struct CommandInfo {

@@ -118,6 +118,7 @@ void AnswerReader::ReadEvents(Found* found) {
 }
 
 void AnswerReader::ReadJson(std::string_view json, Found* found) {
+  if (json_) json_(json);
   if (HasText(json)) ++found->pieces;
   if (json.starts_with("{\"error\"") || json.starts_with("{\"error\" ")) has_error_ = true;
   for (const auto& [name, value] : {std::pair("\"prompt_tokens\"", &prompt_tokens_),

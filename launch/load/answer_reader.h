@@ -3,13 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace expertflow {
 
 class AnswerReader {
  public:
+  // `json`: told of each event's data, and of the body of an answer that is no stream.
+  explicit AnswerReader(std::function<void(std::string_view)> json = {}) : json_(std::move(json)) {}
+
   // What one call has found.
   struct Found {
     int32_t pieces = 0;     // events with some text
@@ -36,6 +41,7 @@ class AnswerReader {
   void ReadEvents(Found* found);
   void ReadJson(std::string_view json, Found* found);
 
+  std::function<void(std::string_view)> json_;
   std::string in_;
   std::string body_;
   bool head_done_ = false;

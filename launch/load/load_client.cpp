@@ -1,7 +1,7 @@
 #include "launch/load/load_client.h"
 
 #include <fmt/format.h>
-#include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -23,33 +23,10 @@ namespace {
 constexpr int kEvents = 256;
 constexpr int kWaitMs = 100;
 
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t size = 0;
-  int family = 0;
-};
-
-Result<Address> Resolve(const LoadTarget& target) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(target.host.c_str(), target.port.c_str(), &hints, &found);
-  if (error != 0) {
-    return InvalidArgument(
-        fmt::format("{}:{}: {}", target.host, target.port, ::gai_strerror(error)));
-  }
-  Address address;
-  address.size = found->ai_addrlen;
-  address.family = found->ai_family;
-  std::copy_n(reinterpret_cast<const char*>(found->ai_addr), found->ai_addrlen,
-              reinterpret_cast<char*>(&address.storage));
-  ::freeaddrinfo(found);
-  return address;
-}
-
 class LoadRun {
  public:
-  LoadRun(Address address, const std::vector<LoadRequest>& requests, const LoadOptions& options)
+  LoadRun(ServerAddress address, const std::vector<LoadRequest>& requests,
+          const LoadOptions& options)
       : address_(address), requests_(requests), options_(options), outcomes_(requests.size()) {}
 
   Result<std::vector<LoadOutcome>> Run() {
@@ -132,7 +109,7 @@ class LoadRun {
   void Give(Connection* connection, size_t request) {
     connection->request = request;
     connection->written = 0;
-    connection->reader = {};
+    connection->reader = AnswerReader();
     connection->busy = true;
     WriteMore(connection);
   }
@@ -260,7 +237,7 @@ class LoadRun {
     }
   }
 
-  const Address address_;
+  const ServerAddress address_;
   const std::vector<LoadRequest>& requests_;
   const LoadOptions& options_;
   std::vector<LoadOutcome> outcomes_;
@@ -276,35 +253,10 @@ class LoadRun {
 
 }  // namespace
 
-Result<LoadTarget> LoadTarget::Parse(const std::string& url) {
-  constexpr std::string_view kScheme = "http://";
-  const auto bad = [&url] {
-    return InvalidArgument(
-        fmt::format("{}: expected an address such as http://127.0.0.1:8000", url));
-  };
-  if (!url.starts_with(kScheme)) return bad();
-  std::string rest = url.substr(kScheme.size());
-  LoadTarget target;
-  if (const size_t slash = rest.find('/'); slash != std::string::npos) {
-    target.path = rest.substr(slash);
-    rest.resize(slash);
-    while (target.path.ends_with('/')) target.path.pop_back();
-  }
-  const size_t colon = rest.rfind(':');
-  const bool has_port = colon != std::string::npos && rest.find(']', colon) == std::string::npos;
-  target.host = rest.substr(0, has_port ? colon : rest.size());
-  target.port = has_port ? rest.substr(colon + 1) : "80";
-  if (target.host.starts_with('[') && target.host.ends_with(']')) {
-    target.host = target.host.substr(1, target.host.size() - 2);
-  }
-  if (target.host.empty() || target.port.empty()) return bad();
-  return target;
-}
-
-Result<std::vector<LoadOutcome>> RunLoad(const LoadTarget& target,
+Result<std::vector<LoadOutcome>> RunLoad(const ServerUrl& target,
                                          const std::vector<LoadRequest>& requests,
                                          const LoadOptions& options) {
-  ASSIGN_OR_RETURN(const Address address, Resolve(target));
+  ASSIGN_OR_RETURN(const ServerAddress address, ResolveServer(target));
   return LoadRun(address, requests, options).Run();
 }
 

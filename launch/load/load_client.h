@@ -4,22 +4,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "common/status.h"
+#include "launch/load/server_url.h"
 
 namespace expertflow {
-
-struct LoadTarget {
-  std::string host;
-  std::string port;
-  std::string path;  // of the URL; without a slash at its end
-
-  // "http://127.0.0.1:8000" or with a path.
-  static Result<LoadTarget> Parse(const std::string& url);
-};
 
 struct LoadRequest {
   int64_t at_ns = 0;  // from the start
@@ -46,7 +37,7 @@ struct LoadOptions {
 
 // One outcome for each request, which are ascending in time. Errors are of the load itself: no
 // address, no sockets.
-Result<std::vector<LoadOutcome>> RunLoad(const LoadTarget& target,
+Result<std::vector<LoadOutcome>> RunLoad(const ServerUrl& target,
                                          const std::vector<LoadRequest>& requests,
                                          const LoadOptions& options);
 

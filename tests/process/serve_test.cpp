@@ -5,6 +5,7 @@
 #include <fstream>
 #include <list>
 
+#include "common/json_string.h"
 #include "tests/process/http_client.h"
 #include "tests/process/program.h"
 #include "tests/process/server.h"
@@ -174,6 +175,37 @@ TEST(ServeTest, AWorkerKilledUnderAGrammar) {
   EXPECT_EQ(JoinedStrings(Unchunked(client.ReadAll()), "text"), expected);
   EXPECT_TRUE(server.Shows("expertflow_workers_lost_total 1"));
   server.ExpectEnds();
+}
+
+TEST(ServeTest, ATerminalsChatIsTheServersAndRemembers) {
+  Server server;
+  const auto answer = [&server](const std::string& messages) {
+    return JoinedStrings(
+        server.Post("/v1/chat/completions",
+                    R"({"messages":[)" + messages + R"(],"temperature":0,"max_tokens":12})"),
+        "content");
+  };
+  const auto said = [](const std::string& role, const std::string& text) {
+    return R"({"role":")" + role + R"(","content":)" + JsonQuoted(text) + "}";
+  };
+  const std::string first = answer(said("user", "Hello!\nYou!"));
+  const std::string second = answer(said("user", "Hello!\nYou!") + "," + said("assistant", first) +
+                                    "," + said("user", "And then?"));
+  const std::string third = answer(said("system", "Be brief.") + "," + said("user", "And then?"));
+  const std::string url = "http://127.0.0.1:" + std::to_string(server.port());
+  const std::string talk =
+      "printf 'Hello!\\\\\nYou!\nAnd then?\n/clear\n/nonsense\n/system Be brief.\nAnd then?' | "
+      "exec \"$0\" chat --url " +
+      url + " --temperature 0 --max-tokens 12";
+  Program chat(Program::Whole(), {"/bin/bash", "-c", talk, EXPERTFLOW_PROGRAM}, {});
+  EXPECT_EQ(chat.Wait(), 0) << chat.err();
+  EXPECT_EQ(chat.out(), first + "\n" + second + "\n" + third + "\n");
+  EXPECT_THAT(chat.err(), HasSubstr("/clear"));
+  server.ExpectEnds();
+  Program alone(Program::Whole(),
+                {"/bin/bash", "-c", "echo a | \"$0\" chat --url " + url, EXPERTFLOW_PROGRAM}, {});
+  EXPECT_EQ(alone.Wait(), 1);
+  EXPECT_THAT(alone.err(), HasSubstr("is the server running?"));
 }
 
 TEST(ServeTest, ALoadIsMeasured) {

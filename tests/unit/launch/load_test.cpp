@@ -191,16 +191,16 @@ TEST(LoadReport, PercentilesAreValuesAndTimesCountFromWhenARequestWasDue) {
   EXPECT_EQ(ReportOf(outcomes, {}).good, 2U);
 }
 
-TEST(LoadTarget, IsReadFromAUrl) {
-  const auto plain = LoadTarget::Parse("http://127.0.0.1:8000/");
+TEST(ServerUrl, IsReadFromAUrl) {
+  const auto plain = ServerUrl::Parse("http://127.0.0.1:8000/");
   ASSERT_TRUE(plain.ok());
   EXPECT_EQ(plain->host + "|" + plain->port + "|" + plain->path, "127.0.0.1|8000|");
-  const auto path = LoadTarget::Parse("http://[::1]/a/b");
+  const auto path = ServerUrl::Parse("http://[::1]/a/b");
   ASSERT_TRUE(path.ok());
   EXPECT_EQ(path->host + "|" + path->port + "|" + path->path, "::1|80|/a/b");
   for (const char* bad :
        {"", "127.0.0.1:8000", "https://a", "http://", "http://:80", "http://a:"}) {
-    EXPECT_FALSE(LoadTarget::Parse(bad).ok()) << bad;
+    EXPECT_FALSE(ServerUrl::Parse(bad).ok()) << bad;
   }
 }
 

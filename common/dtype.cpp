@@ -9,6 +9,8 @@ std::string_view DTypeName(DType dtype) {
     case DType::kF32: return "F32";
     case DType::kF16: return "F16";
     case DType::kBF16: return "BF16";
+    case DType::kInt8: return "INT8";
+    case DType::kInt4: return "INT4";
   }
   return "?";
 }

@@ -35,9 +35,14 @@ Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType d
     return InvalidArgument(
         fmt::format("expert with hidden size {} and intermediate size {}", hidden, intermediate));
   }
+  const auto group = static_cast<int64_t>(kQuantisedGroup);
+  if (IsQuantised(dtype) && (hidden % group != 0 || intermediate % group != 0)) {
+    return InvalidArgument(fmt::format("{}: groups of {} do not divide the sizes {} and {}",
+                                       DTypeName(dtype), group, hidden, intermediate));
+  }
   ExpertGeometry geometry;
   geometry.matrix_bytes =
-      static_cast<uint64_t>(hidden) * static_cast<uint64_t>(intermediate) * DTypeBytes(dtype);
+      MatrixBytes(dtype, static_cast<uint64_t>(hidden) * static_cast<uint64_t>(intermediate));
   if (geometry.matrix_bytes > kMatrixBytesMax) {
     return InvalidArgument(fmt::format("expert matrix of {} bytes", geometry.matrix_bytes));
   }

@@ -14,6 +14,10 @@ bool IsDType(uint32_t value) {
   return value <= static_cast<uint32_t>(DType::kBF16);
 }
 
+bool IsMatrixDType(uint32_t value) {
+  return value <= static_cast<uint32_t>(DType::kInt4);
+}
+
 bool Fits(uint64_t offset, uint64_t bytes, uint64_t total_bytes) {
   return offset <= total_bytes && bytes <= total_bytes - offset;
 }
@@ -155,7 +159,7 @@ class Parser {
         return Bad(fmt::format("{}: not in order", what));
       }
       last_layer = entry.layer;
-      if (!IsDType(entry.dtype) || (entry.bias != 0 && !IsDType(entry.bias - 1))) {
+      if (!IsMatrixDType(entry.dtype) || (entry.bias != 0 && !IsDType(entry.bias - 1))) {
         return Bad(fmt::format("{}: type {}, of biases {}", what, entry.dtype, entry.bias));
       }
       const auto geometry = PlaceExpert(entry.hidden, entry.intermediate,

@@ -57,17 +57,19 @@ Status CheckPlan(const WeightPlan& plan) {
   return OkStatus();
 }
 
-StorePiece MakePiece(const TensorSpec& spec, const ModelTensors& tensors, uint64_t offset) {
+StorePiece MakePiece(const TensorSpec& spec, const ModelTensors& tensors, uint64_t offset,
+                     std::optional<DType> quantise = std::nullopt) {
   StorePiece piece;
   piece.source = &tensors.Get(spec.source());
+  piece.dtype = quantise.value_or(piece.source->dtype);
   piece.offset = offset;
   uint64_t count = 1;
   for (const int64_t size : spec.shape) count *= static_cast<uint64_t>(size);
-  piece.bytes = count * DTypeBytes(piece.source->dtype);
+  piece.bytes = MatrixBytes(piece.dtype, count);
   piece.rows = 1;
   piece.cols = count;
   piece.col_stride = 1;
-  if (!spec.slice && piece.source->decoder) {
+  if (!spec.slice && (piece.source->decoder || quantise)) {
     piece.cols = static_cast<uint64_t>(spec.shape.back());
     piece.rows = count / piece.cols;
     piece.row_stride = piece.cols;
@@ -112,7 +114,8 @@ Status CheckSlice(const TensorSpec& spec, const ModelTensors& tensors) {
 }  // namespace
 
 Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& checkpoint,
-                                      const std::string& config_json) {
+                                      const std::string& config_json,
+                                      std::optional<DType> quantise) {
   RETURN_IF_ERROR(CheckPlan(plan));
   StoreLayout layout;
   ASSIGN_OR_RETURN(layout.tensors_, ModelTensors::Resolve(plan, checkpoint));
@@ -173,13 +176,17 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
     entry.expert = spec.key.expert.value;
     entry.intermediate = spec.gate.shape[0];
     entry.hidden = spec.gate.shape[1];
-    layout.expert_dtype_ = tensors.Get(spec.gate.source()).dtype;
+    layout.expert_dtype_ = quantise.value_or(tensors.Get(spec.gate.source()).dtype);
     entry.dtype = static_cast<uint32_t>(layout.expert_dtype_);
     std::optional<DType> bias;
     if (spec.has_biases) bias = tensors.Get(spec.gate_bias.source()).dtype;
     entry.bias = EncodeBias(bias);
-    ASSIGN_OR_RETURN(const ExpertGeometry geometry,
-                     PlaceExpert(entry.hidden, entry.intermediate, layout.expert_dtype_, bias));
+    const auto placed = PlaceExpert(entry.hidden, entry.intermediate, layout.expert_dtype_, bias);
+    if (!placed.ok()) {
+      return placed.status().WithContext(
+          fmt::format("layer {} expert {}", entry.layer, entry.expert));
+    }
+    const ExpertGeometry& geometry = *placed;
     entry.offset = AlignUp(end, kStorePageBytes);
     entry.bytes = geometry.block_bytes;
     end = entry.offset + entry.bytes;
@@ -189,9 +196,9 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
                    .entry = experts.size(),
                    .offset = entry.offset,
                    .bytes = entry.bytes,
-                   .pieces = {MakePiece(spec.gate, tensors, geometry.gate_offset),
-                              MakePiece(spec.up, tensors, geometry.up_offset),
-                              MakePiece(spec.down, tensors, geometry.down_offset)}};
+                   .pieces = {MakePiece(spec.gate, tensors, geometry.gate_offset, quantise),
+                              MakePiece(spec.up, tensors, geometry.up_offset, quantise),
+                              MakePiece(spec.down, tensors, geometry.down_offset, quantise)}};
     if (bias) {
       unit.pieces.push_back(MakePiece(spec.gate_bias, tensors, geometry.gate_bias_offset));
       unit.pieces.push_back(MakePiece(spec.up_bias, tensors, geometry.up_bias_offset));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +21,7 @@ namespace expertflow {
 // has a decoder whole rows are taken.
 struct StorePiece {
   const ModelTensor* source = nullptr;
+  DType dtype = DType::kF32;  // in the store
   uint64_t offset = 0;
   uint64_t bytes = 0;
   uint64_t first = 0;
@@ -43,8 +45,10 @@ struct StoreUnit {
 class StoreLayout {
  public:
   // Finds the plan's tensors in the checkpoint. `config_json` is kept in the store as it is.
+  // With `quantise` the experts' matrices become that type.
   static Result<StoreLayout> Make(const WeightPlan& plan, const Checkpoint& checkpoint,
-                                  const std::string& config_json);
+                                  const std::string& config_json,
+                                  std::optional<DType> quantise = std::nullopt);
 
   uint64_t total_bytes() const { return header_.total_bytes; }
   uint64_t dense_bytes() const { return dense_bytes_; }

@@ -20,6 +20,7 @@
 #include "common/atomic_file.h"
 #include "common/process.h"
 #include "common/units.h"
+#include "expert_store/quantise.h"
 
 namespace expertflow {
 namespace {
@@ -148,6 +149,10 @@ class Filler {
     for (const StorePiece& piece : unit.pieces) {
       hasher->Update(kZeros, piece.offset - end);
       end = piece.offset + piece.bytes;
+      if (IsQuantised(piece.dtype)) {
+        RETURN_IF_ERROR(CopyQuantised(unit, piece, reader, hasher));
+        continue;
+      }
       if (piece.source->decoder) {
         RETURN_IF_ERROR(CopyDecoded(unit.offset, piece, reader, hasher));
         continue;
@@ -201,6 +206,37 @@ class Filler {
     return OkStatus();
   }
 
+  // A whole matrix: its scales come after all of its integers.
+  Status CopyQuantised(const StoreUnit& unit, const StorePiece& piece, Reader* reader,
+                       Hasher* hasher) {
+    std::vector<float> values(piece.rows * piece.cols);
+    if (piece.source->decoder) {
+      RETURN_IF_ERROR(piece.source->decoder->Decode(*reader,
+                                                    {.first = piece.first / piece.cols,
+                                                     .step = piece.row_stride / piece.cols,
+                                                     .count = piece.rows},
+                                                    values));
+    } else {
+      std::vector<uint8_t> read;
+      RETURN_IF_ERROR(Gather(piece, reader, &read));
+      WidenNumbers(read, FromDType(piece.source->dtype), values);
+    }
+    std::vector<uint8_t> bytes(piece.bytes);
+    QuantisationError error;
+    const Status quantised = QuantiseGroups(values, piece.dtype, bytes, &error);
+    if (!quantised.ok()) {
+      return quantised.WithContext(fmt::format("tensor {}", piece.source->info->Where()));
+    }
+    hasher->Update(bytes.data(), bytes.size());
+    RETURN_IF_ERROR(WriteAt(fd_, name_, unit.offset + piece.offset, bytes));
+    done_bytes_ += bytes.size();
+    if (options_.quantised) {
+      const std::lock_guard lock(mutex_);
+      options_.quantised(*piece.source->info, error);
+    }
+    return OkStatus();
+  }
+
   // The elements of a piece that do not lie together, one after the other. Reads all between its
   // first and last at once: one expert's share of a tensor.
   static Status Gather(const StorePiece& piece, Reader* reader, std::vector<uint8_t>* gathered) {
@@ -209,7 +245,7 @@ class Filler {
         (piece.rows - 1) * piece.row_stride + (piece.cols - 1) * piece.col_stride + 1;
     std::vector<uint8_t> read(elements * width);
     RETURN_IF_ERROR(reader->Read(*piece.source->info, piece.first * width, read));
-    gathered->resize(piece.bytes);
+    gathered->resize(piece.rows * piece.cols * width);
     // In tiles, so that neither side jumps over a page for each element.
     constexpr uint64_t kTile = 64;
     for (uint64_t r0 = 0; r0 < piece.rows; r0 += kTile) {

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -29,7 +32,26 @@ struct Packed {
   std::string file;
   uint64_t bytes = 0;
   int64_t wall_ns = 0;
+  DType expert_dtype = DType::kBF16;
+  uint64_t expert_bytes = 0;
+  uint64_t expert_bytes_kept = 0;                    // what they would be without --quant
+  std::map<std::string, QuantisationError> tensors;  // of the checkpoint, that were quantised
 };
+
+std::optional<DType> QuantisedType(const Options& options) {
+  const std::string quant = options.Text("quant");
+  if (quant == "int8") return DType::kInt8;
+  if (quant == "int4") return DType::kInt4;
+  return std::nullopt;
+}
+
+// Of a fused tensor: all its experts together.
+void AddError(const std::string& name, const QuantisationError& error, Packed* packed) {
+  QuantisationError& sum = packed->tensors[name];
+  sum.error_squares += error.error_squares;
+  sum.value_squares += error.value_squares;
+  sum.error_max = std::max(sum.error_max, error.error_max);
+}
 
 // What a GGUF file says in place of a folder's text.
 Status WriteTextOf(const std::string& model, const std::string& name, const std::string& folder) {
@@ -54,9 +76,15 @@ Result<Packed> Pack(const Options& options) {
   ASSIGN_OR_RETURN(const JsonConfig config, LoadModelConfig(input));
   ASSIGN_OR_RETURN(const std::unique_ptr<Architecture> architecture, MakeArchitecture(config));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(input));
-  ASSIGN_OR_RETURN(const StoreLayout layout,
+  const std::optional<DType> quantise = QuantisedType(options);
+  ASSIGN_OR_RETURN(const StoreLayout kept,
                    StoreLayout::Make(architecture->weights(), checkpoint, config.text()));
+  ASSIGN_OR_RETURN(const StoreLayout layout,
+                   StoreLayout::Make(architecture->weights(), checkpoint, config.text(), quantise));
   packed.bytes = layout.total_bytes();
+  packed.expert_dtype = layout.expert_dtype();
+  packed.expert_bytes = layout.expert_bytes();
+  packed.expert_bytes_kept = kept.expert_bytes();
 
   const int64_t start_ns = NowNs();
   RETURN_IF_ERROR(MakeFolder(folder));
@@ -64,6 +92,9 @@ Result<Packed> Pack(const Options& options) {
   StoreFillOptions fill;
   fill.progress = [&](uint64_t done, uint64_t total) {
     progress.ShowBytes("packing", done, total);
+  };
+  fill.quantised = [&](const TensorInfo& tensor, const QuantisationError& error) {
+    AddError(tensor.name, error, &packed);
   };
   RETURN_IF_ERROR(PackStore(layout, packed.file, fill));
   progress.Clear();
@@ -76,6 +107,36 @@ Result<Packed> Pack(const Options& options) {
   return packed;
 }
 
+nlohmann::json QuantisationJson(const Packed& packed) {
+  nlohmann::json json = {{"expert_dtype", DTypeName(packed.expert_dtype)},
+                         {"expert_bytes", packed.expert_bytes},
+                         {"expert_bytes_kept", packed.expert_bytes_kept},
+                         {"tensors", nlohmann::json::array()}};
+  for (const auto& [name, error] : packed.tensors) {
+    json["tensors"].push_back(
+        {{"name", name}, {"relative_error", error.relative()}, {"error_max", error.error_max}});
+  }
+  return json;
+}
+
+void PrintQuantisation(const Packed& packed) {
+  if (packed.tensors.empty()) return;
+  QuantisationError all;
+  const auto worst = std::max_element(
+      packed.tensors.begin(), packed.tensors.end(),
+      [](const auto& a, const auto& b) { return a.second.relative() < b.second.relative(); });
+  for (const auto& [name, error] : packed.tensors) {
+    all.error_squares += error.error_squares;
+    all.value_squares += error.value_squares;
+  }
+  fmt::print(
+      "experts as {}: {} instead of {}; error {:.2f} % of the weights (root mean square), at "
+      "most {:.2f} % ({})\n",
+      DTypeName(packed.expert_dtype), FormatBytes(packed.expert_bytes),
+      FormatBytes(packed.expert_bytes_kept), 100 * all.relative(), 100 * worst->second.relative(),
+      worst->first);
+}
+
 }  // namespace
 
 int PackCommand(const Options& options) {
@@ -86,10 +147,15 @@ int PackCommand(const Options& options) {
   if (options.Text("json") != "-") {
     fmt::print("{}: {} in {} ({})\n", packed->file, FormatBytes(packed->bytes),
                FormatDurationNs(packed->wall_ns), FormatBytesPerSecond(rate));
+    PrintQuantisation(*packed);
   }
-  const nlohmann::json json = {{"format", "expertflow-pack"}, {"version", 1},
-                               {"file", packed->file},        {"bytes", packed->bytes},
-                               {"wall_ns", packed->wall_ns},  {"bytes_per_second", rate}};
+  const nlohmann::json json = {{"format", "expertflow-pack"},
+                               {"version", 1},
+                               {"file", packed->file},
+                               {"bytes", packed->bytes},
+                               {"wall_ns", packed->wall_ns},
+                               {"bytes_per_second", rate},
+                               {"quantisation", QuantisationJson(*packed)}};
   if (const Status status = WriteJsonOption(options, json.dump(2)); !status.ok()) {
     return Fail(options, status, kExitFailure);
   }

@@ -597,6 +597,13 @@ constexpr OptionSpec kOptions[] = {
      "options as requested of the command that starts the job, for status",
      {.command_line_only = true}},
     // --- pack, synth
+    {"quant",
+     Type::kChoice,
+     kPack,
+     "keep|int8|int4",
+     "keep",
+     "what the experts' matrices become",
+     {.command_line_only = true}},
     {"force", Type::kFlag, kPack, "", "", "overwrite a store file", {.command_line_only = true}},
     {"layers",
      Type::kInteger,

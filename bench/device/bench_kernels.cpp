@@ -1,7 +1,7 @@
 // CPU kernels and copies beside what the machine and the usual libraries can do, in one run:
 //   read          plain reading of memory, the limit of a GEMV that streams its weights
-//   ours_bf16     Linear with bf16 weights; openblas and onednn are the same product with f32
-//                 weights
+//   ours_bf16     Linear with bf16 weights (ours_int8, ours_int4: quantised, scales included);
+//                 openblas and onednn are the same product with f32 weights
 //   prefill_layer all products of one layer at 512 tokens
 //   copy, memcpy  17 MB blocks over the transfer stream, and by memcpy
 // Every arm uses as many threads (copies: one). Weights rotate through kWeightBytes of memory, so
@@ -112,28 +112,30 @@ size_t Elements(int32_t rows, int32_t cols) {
   return static_cast<size_t>(rows) * static_cast<size_t>(cols);
 }
 
-void CountProduct(benchmark::State& state, const Shape& shape, int32_t m, size_t weight_bytes) {
+void CountProduct(benchmark::State& state, const Shape& shape, int32_t m, DType dtype) {
   const double weights = double{1} * shape.cols * shape.rows;
   const auto total = [&](double each) {
     return benchmark::Counter(each, benchmark::Counter::kIsIterationInvariantRate);
   };
   state.counters["FLOP/s"] = total(2 * weights * m);
-  state.counters["weight_bytes/s"] = total(weights * static_cast<double>(weight_bytes));
+  state.counters["weight_bytes/s"] =
+      total(static_cast<double>(MatrixBytes(dtype, Elements(shape.rows, shape.cols))));
 }
 
 // A product of one shape, by each library: Run() multiplies with the next weights.
+template <DType kType>
 class OurProduct {
  public:
-  static constexpr size_t kElementBytes = 2;
+  static constexpr DType kWeights = kType;
   OurProduct(Shape shape, int32_t m)
       : shape_(shape),
         m_(m),
         x_(Elements(m, shape.cols), 0.5f),
         out_(Elements(m, shape.rows)),
-        weights_(Elements(shape.rows, shape.cols) * kElementBytes) {}
+        weights_(MatrixBytes(kType, Elements(shape.rows, shape.cols))) {}
   void Run() {
     LinearJob job;
-    job.weight = {weights_.Next(), DType::kBF16, shape_.rows, shape_.cols};
+    job.weight = {weights_.Next(), kType, shape_.rows, shape_.cols};
     job.x = x_.data();
     job.out = out_.data();
     TestDevice().ops().Linear({&job, 1}, m_);
@@ -149,13 +151,13 @@ class OurProduct {
 
 class OpenBlasProduct {
  public:
-  static constexpr size_t kElementBytes = 4;
+  static constexpr DType kWeights = DType::kF32;
   OpenBlasProduct(Shape shape, int32_t m)
       : shape_(shape),
         m_(m),
         x_(Elements(m, shape.cols), 0.5f),
         out_(Elements(m, shape.rows)),
-        weights_(Elements(shape.rows, shape.cols) * kElementBytes) {}
+        weights_(MatrixBytes(kWeights, Elements(shape.rows, shape.cols))) {}
   void Run() {
     const auto* w = reinterpret_cast<const float*>(weights_.Next());
     if (m_ == 1) {
@@ -177,13 +179,13 @@ class OpenBlasProduct {
 
 class OneDnnProduct {
  public:
-  static constexpr size_t kElementBytes = 4;
+  static constexpr DType kWeights = DType::kF32;
   OneDnnProduct(Shape shape, int32_t m)
       : engine_(dnnl::engine::kind::cpu, 0),
         stream_(engine_),
         x_(Elements(m, shape.cols), 0.5f),
         out_(Elements(m, shape.rows)),
-        weights_(Elements(shape.rows, shape.cols) * kElementBytes),
+        weights_(MatrixBytes(kWeights, Elements(shape.rows, shape.cols))),
         x_desc_({m, shape.cols}, kF32, dnnl::memory::format_tag::ab),
         w_desc_({shape.cols, shape.rows}, kF32, dnnl::memory::format_tag::ba),
         out_desc_({m, shape.rows}, kF32, dnnl::memory::format_tag::ab),
@@ -212,7 +214,7 @@ template <typename Product>
 void OneProduct(benchmark::State& state, Shape shape, int32_t m) {
   Product product(shape, m);
   for (auto _ : state) product.Run();
-  CountProduct(state, shape, m, Product::kElementBytes);
+  CountProduct(state, shape, m, Product::kWeights);
 }
 
 // All matrix products of one layer of Qwen1.5-MoE-A2.7B for a prompt of 512 tokens, its 4 * 512
@@ -291,9 +293,14 @@ void Register() {
   for (const Shape& shape : kShapes) {
     for (int32_t m : kBatches) {
       const std::string name = fmt::format("/{}->{}/m:{}", shape.cols, shape.rows, m);
-      benchmark::RegisterBenchmark(("ours_bf16" + name).c_str(), OneProduct<OurProduct>, shape, m)
-          ->MeasureProcessCPUTime()
-          ->UseRealTime();
+      for (const auto& [arm, run] :
+           {std::pair("ours_bf16", &OneProduct<OurProduct<DType::kBF16>>),
+            std::pair("ours_int8", &OneProduct<OurProduct<DType::kInt8>>),
+            std::pair("ours_int4", &OneProduct<OurProduct<DType::kInt4>>)}) {
+        benchmark::RegisterBenchmark((arm + name).c_str(), run, shape, m)
+            ->MeasureProcessCPUTime()
+            ->UseRealTime();
+      }
       benchmark::RegisterBenchmark(("openblas_f32" + name).c_str(), OneProduct<OpenBlasProduct>,
                                    shape, m)
           ->MeasureProcessCPUTime()
@@ -305,7 +312,8 @@ void Register() {
     }
   }
   for (const auto& [name, run] :
-       {std::pair("prefill_layer/ours_bf16", &PrefillLayer<OurProduct>),
+       {std::pair("prefill_layer/ours_int8", &PrefillLayer<OurProduct<DType::kInt8>>),
+        std::pair("prefill_layer/ours_bf16", &PrefillLayer<OurProduct<DType::kBF16>>),
         std::pair("prefill_layer/openblas_f32", &PrefillLayer<OpenBlasProduct>),
         std::pair("prefill_layer/onednn_f32", &PrefillLayer<OneDnnProduct>)}) {
     benchmark::RegisterBenchmark(name, run)->MeasureProcessCPUTime()->UseRealTime();

@@ -19,9 +19,6 @@ namespace expertflow {
 Status CheckPart(const TensorInfo& part, std::initializer_list<ElementType> types,
                  const std::vector<int64_t>& shape);
 
-// F32, F16 or BF16 as float32. REQUIRES: `bytes` has out.size() of them
-void WidenNumbers(std::span<const uint8_t> bytes, ElementType type, std::span<float> out);
-
 // A whole tensor of F32, F16, BF16 or F8_E8M0.
 Status ReadNumbers(TensorReader& reader, const TensorInfo& tensor, std::vector<float>* out);
 

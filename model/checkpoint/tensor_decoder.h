@@ -64,6 +64,9 @@ Result<std::unique_ptr<TensorDecoder>> MakeAwqDecoder(const QuantisedParts& part
                                                       const Quantisation& quantisation,
                                                       const std::vector<int64_t>& shape);
 
+// F32, F16 or BF16 as float32. REQUIRES: `bytes` has out.size() of them
+void WidenNumbers(std::span<const uint8_t> bytes, ElementType type, std::span<float> out);
+
 // Writes values in a store's type. For BF16 and F16 they must be exact: the first that is not is
 // an error.
 Status EncodeValues(std::span<const float> values, DType dtype, std::span<uint8_t> out);

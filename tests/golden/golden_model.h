@@ -70,7 +70,8 @@ inline std::vector<ReferencePrompt> LoadReference(const std::string& folder) {
 class GoldenModel {
  public:
   // `config_json` replaces the folder's when it is not empty.
-  explicit GoldenModel(const std::string& folder, const std::string& config_json = "") {
+  explicit GoldenModel(const std::string& folder, const std::string& config_json = "",
+                       std::optional<DType> quantise = std::nullopt) {
     const auto config = config_json.empty() ? JsonConfig::Load(folder + "/config.json")
                                             : JsonConfig::Parse(config_json, "config.json");
     EXPECT_TRUE(config.ok()) << config.status().ToString();
@@ -79,7 +80,8 @@ class GoldenModel {
     architecture_ = std::move(architecture).value();
     const auto checkpoint = Checkpoint::Open(folder);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
-    const auto layout = StoreLayout::Make(architecture_->weights(), *checkpoint, config->text());
+    const auto layout =
+        StoreLayout::Make(architecture_->weights(), *checkpoint, config->text(), quantise);
     EXPECT_TRUE(layout.ok()) << layout.status().ToString();
     const std::string path = ::testing::TempDir() + "golden-" + std::to_string(::getpid()) + "-" +
                              std::filesystem::path(folder).filename().string() + ".efstore";

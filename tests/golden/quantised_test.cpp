@@ -277,6 +277,72 @@ TEST(QuantisedTest, Mxfp4IsTheValuesThatItStandsFor) {
   ExpectSameModel(folder.path());
 }
 
+// --- stores that are quantised -------------------------------------------------------------------
+
+// Mean Kullback-Leibler divergence of the next token's distribution, in nats.
+double Divergence(const StepOutput& from, const StepOutput& to) {
+  double sum = 0;
+  for (size_t i = 0; i < from.captured.size(); ++i) {
+    const auto log_sum = [](const std::vector<float>& logits) {
+      double total = 0;
+      for (const float logit : logits) total += std::exp(static_cast<double>(logit));
+      return std::log(total);
+    };
+    const auto &p = from.captured[i].logits, &q = to.captured[i].logits;
+    const double p_sum = log_sum(p), q_sum = log_sum(q);
+    for (size_t t = 0; t < p.size(); ++t) {
+      sum += std::exp(p[t] - p_sum) * ((p[t] - p_sum) - (q[t] - q_sum));
+    }
+  }
+  return sum / static_cast<double>(from.captured.size());
+}
+
+// The bundled model with quantised experts, and with experts of the values that those stand for.
+TEST(QuantisedTest, QuantisedStoresComputeWithTheValuesThatTheyHold) {
+  const std::string bundled = EXPERTFLOW_SOURCE_DIR "/models/tiny-moe";
+  const StepOutput before = Generate(GoldenModel(bundled), {});
+  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    const GoldenModel quantised(bundled, "", dtype);
+    TestTensors tensors = ReadTestTensors(bundled);
+    for (const ExpertSpec& spec : quantised.architecture().weights().experts) {
+      const ExpertBlock block = quantised.store().Expert(spec.key);
+      const std::pair<const TensorSpec*, uint64_t> parts[] = {{&spec.gate, block.gate_offset},
+                                                              {&spec.up, block.up_offset},
+                                                              {&spec.down, block.down_offset}};
+      for (const auto& [part, offset] : parts) {
+        const auto elements = static_cast<uint64_t>(part->shape[0] * part->shape[1]);
+        const uint8_t* matrix = block.data + offset;
+        std::vector<float> values;
+        for (uint64_t i = 0; i < elements; ++i) {
+          float scale = 0;
+          std::memcpy(&scale, matrix + ScalesOffset(dtype, elements) + i / 32 * 4, 4);
+          const int byte = matrix[i / 16 * 8 + i % 8];
+          const int integer = dtype == DType::kInt8 ? static_cast<int8_t>(matrix[i])
+                              : i % 16 < 8          ? (byte & 15) - 8
+                                                    : (byte >> 4) - 8;
+          values.push_back(static_cast<float>(integer) * scale);
+        }
+        tensors[part->name] = MakeTestTensor(ElementType::kF32, part->shape, values);
+      }
+    }
+    const Folder folder;
+    WriteTestCheckpoint(folder.path(), tensors,
+                        Json::parse(*ReadFileToString(bundled + "/config.json", 1 << 20)));
+    const GoldenModel floats(folder.path());
+    const StepOutput found = Generate(quantised, {.in_place = false, .resident_percent = 30});
+    const StepOutput expected = Generate(floats, {.prefill_tokens = 7});
+    ASSERT_EQ(found.captured.size(), expected.captured.size());
+    for (size_t i = 0; i < found.captured.size(); ++i) {
+      ASSERT_EQ(found.captured[i].logits, expected.captured[i].logits) << i;
+    }
+    const double divergence = Divergence(before, found);
+    EXPECT_LT(divergence, dtype == DType::kInt8 ? 1e-3 : 0.1);
+    std::printf("%s: mean KL divergence %.2g nats\n", std::string(DTypeName(dtype)).c_str(),
+                divergence);
+  }
+}
+
 // --- what is wrong -----------------------------------------------------------------------------
 
 // The error of packing these tensors under this config.

@@ -127,6 +127,36 @@ TEST_F(PerplexityTest, WindowsAreThoseOfTheRecipe) {
   }
 }
 
+// pack --quant reports what it did; the model stays nearly as good, and its text does not depend on
+// how it is run.
+TEST_F(PerplexityTest, QuantisedStoresAreNearlyAsGood) {
+  const auto reference = nlohmann::json::parse(ReadAll(kModel + "/reference.json"));
+  std::string text;
+  for (const auto& prompt : reference["prompts"]) {
+    text += prompt["text"].get<std::string>() + prompt["greedy_text"].get<std::string>() + "\n";
+  }
+  const double before = Measure(kModel, text, {})["nll"];
+  const struct {
+    const char *quant, *dtype;
+    double bytes, nll;  // share of the bf16 experts; nats lost at most
+  } cases[] = {{"int8", "INT8", 0.58, 0.002}, {"int4", "INT4", 0.34, 0.03}};
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.quant);
+    const std::string packed = folder_ + "/" + test.quant;
+    Program pack({"pack", kModel, "-o", packed, "--quant", test.quant, "--json", "-"});
+    ASSERT_EQ(pack.Wait(), 0) << pack.err();
+    const auto report = nlohmann::json::parse(pack.out())["quantisation"];
+    EXPECT_EQ(report["expert_dtype"], test.dtype);
+    EXPECT_EQ(report["tensors"].size(), 12u * 48 * 3);
+    EXPECT_LT(report["expert_bytes"].get<double>(),
+              test.bytes * report["expert_bytes_kept"].get<double>());
+    const auto after = Measure(packed, text, {"--workers", "2", "--expert-memory", "30%"});
+    EXPECT_EQ(after["nll"], Measure(packed, text, {"--workers", "1"})["nll"]);
+    EXPECT_LT(after["nll"].get<double>() - before, test.nll);
+    std::printf("%s: nll %.5f, %.5f before\n", test.quant, after["nll"].get<double>(), before);
+  }
+}
+
 TEST_F(PerplexityTest, BadInputIsNamed) {
   const auto refused = [&](const std::vector<std::string>& extra) {
     std::vector<std::string> arguments = {"perplexity", "--model", kModel};

@@ -242,8 +242,8 @@ inline __m512 LoadBias(const MatmulArgs& args, int32_t row, int32_t count) {
           _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(
                                 mask, static_cast<const uint16_t*>(args.bias) + row)),
                             16));
+    default: return _mm512_setzero_ps();
   }
-  return _mm512_setzero_ps();
 }
 
 // Adds the parts of the `rows` activation rows from `first` on, for weight rows

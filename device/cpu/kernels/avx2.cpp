@@ -45,6 +45,20 @@ struct Avx2 {
     const __m128i* at = reinterpret_cast<const __m128i*>(from);
     return {_mm256_cvtph_ps(_mm_loadu_si128(at)), _mm256_cvtph_ps(_mm_loadu_si128(at + 1))};
   }
+  static Vec Load(Int8Pointer<Avx2> from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from.values + from.at));
+    const __m256 scale = _mm256_set1_ps(from.scale());
+    return {_mm256_mul_ps(Widen(bytes), scale),
+            _mm256_mul_ps(Widen(_mm_unpackhi_epi64(bytes, bytes)), scale)};
+  }
+  static Vec Load(Int4Pointer<Avx2> from) {
+    const __m128i bytes = _mm_loadl_epi64(static_cast<const __m128i*>(from.address()));
+    const __m128i mask = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
+    const __m256 scale = _mm256_set1_ps(from.scale());
+    const __m128i low = _mm_sub_epi8(_mm_and_si128(bytes, mask), eight);
+    const __m128i high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(bytes, 4), mask), eight);
+    return {_mm256_mul_ps(Widen(low), scale), _mm256_mul_ps(Widen(high), scale)};
+  }
   static Vec LoadPartial(const float* from, int count) {
     return {_mm256_maskload_ps(from, Mask(count, 0)), _mm256_maskload_ps(from + 8, Mask(count, 8))};
   }
@@ -123,6 +137,8 @@ struct Avx2 {
   static __m256i Mask(int count, int from) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMaskTable + kLanes - count + from));
   }
+  // The first eight signed bytes.
+  static __m256 Widen(__m128i bytes) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)); }
   static __m256 Raise(__m128i bf16) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bf16), 16));
   }

@@ -38,6 +38,19 @@ struct Avx512 {
   static Vec Load(const F16* from) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
   }
+  static Vec Load(Int8Pointer<Avx512> from) {
+    return Scale(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from.values + from.at)),
+                 from.scale());
+  }
+  // The table looks at the lowest four bits of each lane only.
+  static Vec Load(Int4Pointer<Avx512> from) {
+    const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i shifts = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+    const __m128i twice =
+        _mm_castpd_si128(_mm_loaddup_pd(static_cast<const double*>(from.address())));
+    const __m512i places = _mm512_srlv_epi32(_mm512_cvtepu8_epi32(twice), shifts);
+    return {_mm512_mul_ps(_mm512_permutexvar_ps(places, table), _mm512_set1_ps(from.scale()))};
+  }
   static Vec LoadPartial(const float* from, int count) {
     return {_mm512_maskz_loadu_ps(Mask(count), from)};
   }
@@ -90,6 +103,9 @@ struct Avx512 {
 
  private:
   static __mmask16 Mask(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
+  static Vec Scale(__m128i bytes, float scale) {
+    return {_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(scale))};
+  }
   static __m512 Raise(__m256i bf16) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));
   }

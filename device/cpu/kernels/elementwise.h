@@ -18,6 +18,27 @@ struct BF16 {
   uint16_t bits;
 };
 
+// Where element `at` of a quantised matrix lies (common/dtype.h). Rows are whole groups, so that a
+// row begins `cols` elements after the one before it, as with other types.
+template <typename B>
+struct Int8Pointer {
+  const int8_t* values;
+  const float* scales;
+  int64_t at;
+  Int8Pointer operator+(int64_t n) const { return {values, scales, at + n}; }
+  const void* address() const { return values + at; }
+  float scale() const { return scales[static_cast<uint64_t>(at) / kQuantisedGroup]; }
+};
+template <typename B>
+struct Int4Pointer {
+  const uint8_t* values;
+  const float* scales;
+  int64_t at;
+  Int4Pointer operator+(int64_t n) const { return {values, scales, at + n}; }
+  const void* address() const { return values + static_cast<uint64_t>(at) / 2; }
+  float scale() const { return scales[static_cast<uint64_t>(at) / kQuantisedGroup]; }
+};
+
 // Calls fn with a null pointer of the element type that `dtype` names.
 template <typename B, typename Fn>
 inline void WithElementType(DType dtype, const Fn& fn) {
@@ -25,6 +46,8 @@ inline void WithElementType(DType dtype, const Fn& fn) {
     case DType::kF32: fn(static_cast<const float*>(nullptr)); return;
     case DType::kF16: fn(static_cast<const F16*>(nullptr)); return;
     case DType::kBF16: fn(static_cast<const BF16*>(nullptr)); return;
+    case DType::kInt8:
+    case DType::kInt4: return;  // matrices of linear.h only
   }
 }
 

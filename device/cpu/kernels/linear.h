@@ -12,9 +12,49 @@
 
 namespace expertflow::cpu {
 
-// M activation rows times R consecutive weight rows.
-template <typename B, typename T, int M, int R>
-inline void DotTile(const T* weight, int64_t cols, const float* const* x, float (*sums)[R]) {
+// Rows of these have any number of columns; those of a quantised matrix are whole groups.
+template <typename P>
+inline constexpr bool kHasTails = false;
+template <typename T>
+inline constexpr bool kHasTails<const T*> = true;
+
+inline constexpr int64_t kPrefetchElements = 64;  // at least every 64 bytes
+
+template <typename B, typename T>
+inline const void* AddressOf(const T* weight) {
+  return weight;
+}
+template <typename B>
+inline const void* AddressOf(Int8Pointer<B> weight) {
+  return weight.address();
+}
+template <typename B>
+inline const void* AddressOf(Int4Pointer<B> weight) {
+  return weight.address();
+}
+
+// Calls fn with a pointer to the first element, of whatever kind the matrix is.
+template <typename B, typename Fn>
+inline void WithWeights(const MatmulArgs& args, const Fn& fn) {
+  const auto* bytes = static_cast<const uint8_t*>(args.weight);
+  const auto scales = [&] {
+    const uint64_t elements = static_cast<uint64_t>(args.rows) * static_cast<uint64_t>(args.cols);
+    return reinterpret_cast<const float*>(bytes + ScalesOffset(args.weight_dtype, elements));
+  };
+  switch (args.weight_dtype) {
+    case DType::kF32: fn(static_cast<const float*>(args.weight)); return;
+    case DType::kF16: fn(static_cast<const F16*>(args.weight)); return;
+    case DType::kBF16: fn(static_cast<const BF16*>(args.weight)); return;
+    case DType::kInt8:
+      fn(Int8Pointer<B>{static_cast<const int8_t*>(args.weight), scales(), 0});
+      return;
+    case DType::kInt4: fn(Int4Pointer<B>{bytes, scales(), 0}); return;
+  }
+}
+
+// M activation rows times R consecutive weight rows. P points to a weight.
+template <typename B, typename P, int M, int R>
+inline void DotTile(P weight, int64_t cols, const float* const* x, float (*sums)[R]) {
   using V = typename B::Vec;
   V acc[M][R];
 #pragma GCC unroll 8
@@ -27,9 +67,11 @@ inline void DotTile(const T* weight, int64_t cols, const float* const* x, float 
     V w[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      // The same place in the next R rows: they are read next.
-      __builtin_prefetch(weight + (r + R) * cols + k);
-      w[r] = B::Load(weight + r * cols + k);
+      // The same place in the next R rows: they are read next. Quantised rows have few bytes.
+      if (kHasTails<P> || k % kPrefetchElements == 0) {
+        __builtin_prefetch(AddressOf<B>(weight + ((r + R) * cols + k)));
+      }
+      w[r] = B::Load(weight + (r * cols + k));
     }
 #pragma GCC unroll 8
     for (int i = 0; i < M; ++i) {
@@ -38,12 +80,14 @@ inline void DotTile(const T* weight, int64_t cols, const float* const* x, float 
       for (int r = 0; r < R; ++r) acc[i][r] = B::Fma(v, w[r], acc[i][r]);
     }
   }
-  if (k < cols) {
-    const int count = static_cast<int>(cols - k);
-    for (int r = 0; r < R; ++r) {
-      const V w = B::LoadPartial(weight + r * cols + k, count);
-      for (int i = 0; i < M; ++i) {
-        acc[i][r] = B::Fma(B::LoadPartial(x[i] + k, count), w, acc[i][r]);
+  if constexpr (kHasTails<P>) {
+    if (k < cols) {
+      const int count = static_cast<int>(cols - k);
+      for (int r = 0; r < R; ++r) {
+        const V w = B::LoadPartial(weight + (r * cols + k), count);
+        for (int i = 0; i < M; ++i) {
+          acc[i][r] = B::Fma(B::LoadPartial(x[i] + k, count), w, acc[i][r]);
+        }
       }
     }
   }
@@ -68,11 +112,11 @@ inline float BiasOf(const MatmulArgs& args, int32_t row) {
   return bias;
 }
 
-template <typename B, typename T, int M, int R>
-inline void GemvTile(const MatmulArgs& args, int32_t first, int32_t row) {
+template <typename B, typename P, int M, int R>
+inline void GemvTile(const MatmulArgs& args, P matrix, int32_t first, int32_t row) {
   float sums[M][R];
-  const T* weight = static_cast<const T*>(args.weight) + static_cast<int64_t>(row) * args.cols;
-  DotTile<B, T, M, R>(weight, args.cols, args.x + first, sums);
+  const P weight = matrix + static_cast<int64_t>(row) * args.cols;
+  DotTile<B, P, M, R>(weight, args.cols, args.x + first, sums);
   for (int r = 0; r < R; ++r) {
     if (args.bias == nullptr) {
       for (int i = 0; i < M; ++i) args.out[first + i][row + r] = sums[i][r];
@@ -83,16 +127,16 @@ inline void GemvTile(const MatmulArgs& args, int32_t first, int32_t row) {
   }
 }
 
-template <typename B, typename T, int M, int R>
-inline void GemvRows(const MatmulArgs& args, int32_t first, int32_t row_begin, int32_t row_end) {
+template <typename B, typename P, int M, int R>
+inline void GemvRows(const MatmulArgs& args, P matrix, int32_t first, int32_t row_begin,
+                     int32_t row_end) {
   int32_t row = row_begin;
-  for (; row + R <= row_end; row += R) GemvTile<B, T, M, R>(args, first, row);
-  for (; row < row_end; ++row) GemvTile<B, T, M, 1>(args, first, row);
+  for (; row + R <= row_end; row += R) GemvTile<B, P, M, R>(args, matrix, first, row);
+  for (; row < row_end; ++row) GemvTile<B, P, M, 1>(args, matrix, first, row);
 }
 
-template <typename B, typename T>
-inline void GemvTyped(const MatmulArgs& args, const T* /*weight*/, int32_t row_begin,
-                      int32_t row_end) {
+template <typename B, typename P>
+inline void GemvTyped(const MatmulArgs& args, P matrix, int32_t row_begin, int32_t row_end) {
   // More than six activation rows pass over a few weight rows at a time, which stay in the cache.
   const int32_t step = args.m > 6 ? 8 : row_end - row_begin;
   for (int32_t row = row_begin; row < row_end; row += step) {
@@ -101,12 +145,12 @@ inline void GemvTyped(const MatmulArgs& args, const T* /*weight*/, int32_t row_b
     while (first < args.m) {
       const int32_t left = args.m - first;
       switch (left) {
-        case 1: GemvRows<B, T, 1, 4>(args, first, row, end); break;
-        case 2: GemvRows<B, T, 2, 2>(args, first, row, end); break;
-        case 3: GemvRows<B, T, 3, 2>(args, first, row, end); break;
-        case 5: GemvRows<B, T, 5, 1>(args, first, row, end); break;
-        case 6: GemvRows<B, T, 6, 1>(args, first, row, end); break;
-        default: GemvRows<B, T, 4, 1>(args, first, row, end); break;
+        case 1: GemvRows<B, P, 1, 4>(args, matrix, first, row, end); break;
+        case 2: GemvRows<B, P, 2, 2>(args, matrix, first, row, end); break;
+        case 3: GemvRows<B, P, 3, 2>(args, matrix, first, row, end); break;
+        case 5: GemvRows<B, P, 5, 1>(args, matrix, first, row, end); break;
+        case 6: GemvRows<B, P, 6, 1>(args, matrix, first, row, end); break;
+        default: GemvRows<B, P, 4, 1>(args, matrix, first, row, end); break;
       }
       first += left == 5 || left == 6 ? left : (left < 4 ? left : 4);
     }
@@ -116,9 +160,7 @@ inline void GemvTyped(const MatmulArgs& args, const T* /*weight*/, int32_t row_b
 template <typename B>
 void Gemv(const MatmulArgs& args, int32_t row_begin, int32_t row_end) {
   if (row_begin >= row_end) return;
-  WithElementType<B>(args.weight_dtype, [&](auto type) {
-    GemvTyped<B>(args, static_cast<decltype(type)>(args.weight), row_begin, row_end);
-  });
+  WithWeights<B>(args, [&](auto matrix) { GemvTyped<B>(args, matrix, row_begin, row_end); });
 }
 
 // ---- Many rows. Packed layouts, with K cut into blocks of B::kBlockCols columns:
@@ -178,16 +220,15 @@ void PackX(const float* const* x, int32_t m, int32_t cols, int32_t tile, float* 
 }
 
 // Raises weight rows [row_begin, row_end) to float32; rows up to a whole tile are zero.
-template <typename B, typename T>
-inline void PackPanel(const T* weight, int32_t cols, int32_t row_begin, int32_t row_end,
-                      float* panel) {
+template <typename B, typename P>
+inline void PackPanel(P weight, int32_t cols, int32_t row_begin, int32_t row_end, float* panel) {
   using V = typename B::Vec;
   const int32_t padded = PaddedCols<B>(cols);
   const int32_t tiles = (row_end - row_begin + B::kTileCols - 1) / B::kTileCols;
   for (int32_t t = 0; t < tiles; ++t) {
     for (int j = 0; j < B::kTileCols; ++j) {
       const int32_t row = row_begin + t * B::kTileCols + j;
-      const T* from = weight + static_cast<int64_t>(row) * cols;
+      const P from = weight + static_cast<int64_t>(row) * cols;
       float* to = panel;
       for (int32_t block = 0; block < padded; block += B::kBlockCols) {
         const int32_t block_cols = padded - block < B::kBlockCols ? padded - block : B::kBlockCols;
@@ -197,7 +238,11 @@ inline void PackPanel(const T* weight, int32_t cols, int32_t row_begin, int32_t 
           V v = B::Zero();
           if (row < row_end) {
             const int32_t left = cols - block - k;
-            v = left >= kLanes ? B::Load(from + block + k) : B::LoadPartial(from + block + k, left);
+            if (left >= kLanes) {
+              v = B::Load(from + (block + k));
+            } else if constexpr (kHasTails<P>) {
+              v = B::LoadPartial(from + (block + k), left);
+            }
           }
           float* chunk = tile + (k / kLanes * B::kTileCols + j) * kGroupLanes<B>;
           for (int g = 0; g < B::kGroups; ++g) B::StoreGroup(chunk + g * group_floats, v, g);
@@ -256,9 +301,8 @@ void Gemm(const MatmulArgs& args, int32_t row_begin, int32_t row_end, float* scr
   const int32_t tiles = (row_end - row_begin + kCols - 1) / kCols;
   float* acc = scratch;  // [tile][group][kRows][kCols][lanes of a group]
   float* panel = scratch + GemmPanelRows<B>(args.cols) * kRows * kLanes;
-  WithElementType<B>(args.weight_dtype, [&](auto type) {
-    PackPanel<B>(static_cast<decltype(type)>(args.weight), args.cols, row_begin, row_end, panel);
-  });
+  WithWeights<B>(args,
+                 [&](auto matrix) { PackPanel<B>(matrix, args.cols, row_begin, row_end, panel); });
 
   // The activations of the next tile row are fetched while this one is computed, a share with each
   // tile.

@@ -59,6 +59,15 @@ struct Scalar {
   static Vec Load(const T* from) {
     return Map([&](int i) { return ToFloat(from[i]); });
   }
+  static Vec Load(Int8Pointer<Scalar> from) {
+    return Map([&](int i) { return static_cast<float>(from.values[from.at + i]) * from.scale(); });
+  }
+  static Vec Load(Int4Pointer<Scalar> from) {
+    return Map([&](int i) {
+      const int byte = from.values[from.at / 2 + i % 8];
+      return static_cast<float>((i < 8 ? byte & 15 : byte >> 4) - 8) * from.scale();
+    });
+  }
   template <typename T>
   static Vec LoadPartial(const T* from, int count) {
     return Map([&](int i) { return i < count ? ToFloat(from[i]) : 0.0f; });

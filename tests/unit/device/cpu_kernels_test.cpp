@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -256,6 +258,82 @@ TEST_P(CpuKernels, LargeProductsHaveTheReferencesBits) {
       ops.Linear({&job, 1}, m);
       return out;
     });
+  }
+}
+
+// Random integers and scales in the layout of device/ops.h, and the values that they stand for.
+struct QuantisedWeights {
+  std::vector<uint8_t> stored;
+  std::vector<float> values;
+};
+
+QuantisedWeights RandomQuantised(DType dtype, size_t size, uint32_t seed) {
+  std::mt19937 random(seed);
+  QuantisedWeights weights;
+  weights.stored.resize(MatrixBytes(dtype, size));
+  weights.values.resize(size);
+  const int levels = dtype == DType::kInt8 ? 256 : 16;
+  float scale = 0;
+  for (size_t i = 0; i < size; ++i) {
+    if (i % kQuantisedGroup == 0) {
+      scale = static_cast<float>(random() % 100'000) / 3e6f;
+      std::memcpy(weights.stored.data() + ScalesOffset(dtype, size) + i / kQuantisedGroup * 4,
+                  &scale, sizeof(scale));
+    }
+    const int integer = static_cast<int>(random() % static_cast<uint32_t>(levels)) - levels / 2;
+    weights.values[i] = static_cast<float>(integer) * scale;
+    if (dtype == DType::kInt8) {
+      weights.stored[i] = static_cast<uint8_t>(integer);
+    } else {
+      const size_t byte = i / 16 * 8 + i % 8;
+      weights.stored[byte] |= static_cast<uint8_t>((integer + 8) << (i % 16 / 8 * 4));
+    }
+  }
+  return weights;
+}
+
+// Of few rows and many, of experts too: what the same matrix gives as float32 on the reference.
+TEST_P(CpuKernels, QuantisedMatricesHaveTheBitsOfTheirValues) {
+  constexpr int32_t kHidden = 96, kWide = 160;
+  constexpr size_t kSize = size_t{kHidden} * kWide;
+  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+    QuantisedWeights w[3];
+    MlpWeights quantised, floats;
+    for (uint32_t i = 0; i < 3; ++i) w[i] = RandomQuantised(dtype, kSize, i + 1);
+    quantised.gate = {w[0].stored.data(), dtype, kWide, kHidden};
+    quantised.up = {w[1].stored.data(), dtype, kWide, kHidden};
+    quantised.down = {w[2].stored.data(), dtype, kHidden, kWide};
+    floats.gate = {w[0].values.data(), DType::kF32, kWide, kHidden};
+    floats.up = {w[1].values.data(), DType::kF32, kWide, kHidden};
+    floats.down = {w[2].values.data(), DType::kF32, kHidden, kWide};
+    for (const int32_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 40, 100}) {
+      const auto x = RandomFloats(static_cast<size_t>(m * kHidden), 4);
+      const auto mlp = [&](Ops& ops, const MlpWeights& weights) {
+        std::vector<float> out(x.size());
+        ops.Mlp(weights, x.data(), m, out.data());
+        return Bits(out);
+      };
+      const auto linear = [&](Ops& ops, const WeightMatrix& weight) {
+        std::vector<float> out(static_cast<size_t>(m) * kWide);
+        const LinearJob job{weight, {}, x.data(), out.data()};
+        ops.Linear({&job, 1}, m);
+        return Bits(out);
+      };
+      const auto experts = [&](Ops& ops, const MlpWeights& weights) {
+        std::vector<ExpertRow> rows;
+        for (int32_t i = 0; i < m; ++i) rows.push_back({i, m - 1 - i});
+        std::vector<float> out(x.size());
+        const ExpertJob job{weights, rows};
+        ops.ExpertMlp({&job, 1}, x.data(), out.data());
+        return Bits(out);
+      };
+      Ops &ops = device_->ops(), &reference = reference_->ops();
+      ASSERT_EQ(linear(ops, quantised.gate), linear(reference, floats.gate))
+          << DTypeName(dtype) << " m " << m;
+      ASSERT_EQ(mlp(ops, quantised), mlp(reference, floats)) << DTypeName(dtype) << " m " << m;
+      ASSERT_EQ(experts(ops, quantised), experts(reference, floats))
+          << DTypeName(dtype) << " m " << m;
+    }
   }
 }
 

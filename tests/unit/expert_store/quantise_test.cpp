@@ -1,0 +1,144 @@
+// Stores whose experts are quantised: every weight within half a step of what it was, exact counts
+// of bytes, and refusals that name the expert or the tensor.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "common/half.h"
+#include "expert_store/quantise.h"
+#include "expert_store/store_view.h"
+#include "model/checkpoint/safetensors_writer.h"
+#include "store_fixture.h"
+
+namespace expertflow {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::TemporaryFolder;
+
+// Of one element, read as common/dtype.h and device/ops.h say.
+float ValueAt(const uint8_t* matrix, DType dtype, uint64_t elements, uint64_t i) {
+  float scale = 0;
+  std::memcpy(&scale, matrix + ScalesOffset(dtype, elements) + i / kQuantisedGroup * 4, 4);
+  if (dtype == DType::kInt8) return static_cast<float>(static_cast<int8_t>(matrix[i])) * scale;
+  const int byte = matrix[i / 16 * 8 + i % 8];
+  return static_cast<float>((i % 16 < 8 ? byte & 15 : byte >> 4) - 8) * scale;
+}
+
+TEST(Quantise, EveryWeightIsWithinHalfAStep) {
+  std::vector<float> values(320);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] =
+        std::sin(static_cast<float>(i * i)) * std::pow(10.0f, static_cast<float>(i / 32) - 6);
+  }
+  std::fill(values.begin() + 64, values.begin() + 96, 0.0f);
+  for (const auto& [dtype, limit] :
+       {std::pair(DType::kInt8, 127.0f), std::pair(DType::kInt4, 7.0f)}) {
+    std::vector<uint8_t> bytes(MatrixBytes(dtype, values.size()));
+    EXPECT_EQ(bytes.size(), dtype == DType::kInt8 ? 320u + 40 : 192u + 40);
+    QuantisationError error;
+    ASSERT_TRUE(QuantiseGroups(values, dtype, bytes, &error).ok());
+    double squares = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      float largest = 0;
+      for (size_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) {
+        largest = std::max(largest, std::fabs(values[j]));
+      }
+      const double off = static_cast<double>(ValueAt(bytes.data(), dtype, 320, i)) - values[i];
+      EXPECT_LE(std::fabs(off), largest / limit * 0.50001) << DTypeName(dtype) << " " << i;
+      squares += off * off;
+    }
+    EXPECT_NEAR(error.error_squares, squares, squares * 1e-9);
+    EXPECT_GT(error.relative(), 0);
+  }
+  values[7] = NAN;
+  QuantisationError error;
+  std::vector<uint8_t> bytes(MatrixBytes(DType::kInt8, values.size()));
+  EXPECT_THAT(QuantiseGroups(values, DType::kInt8, bytes, &error).message(), HasSubstr("nan"));
+}
+
+class QuantisedStore : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = Checkpoint::Open(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe");
+    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+    checkpoint_.emplace(std::move(opened).value());
+    plan_ = testing::PlanFromNames(*checkpoint_);
+  }
+  TemporaryFolder folder_;
+  std::optional<Checkpoint> checkpoint_;
+  WeightPlan plan_;
+};
+
+TEST_F(QuantisedStore, HoldsTheCheckpointsExperts) {
+  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+    const auto layout = StoreLayout::Make(plan_, *checkpoint_, "{}", dtype);
+    ASSERT_TRUE(layout.ok()) << layout.status().ToString();
+    EXPECT_EQ(layout->expert_dtype(), dtype);
+    const std::string path = folder_.File(std::string(DTypeName(dtype)));
+    size_t matrices = 0;
+    double worst = 0;
+    StoreFillOptions options;
+    options.threads = 3;
+    options.quantised = [&](const TensorInfo&, const QuantisationError& error) {
+      ++matrices;
+      worst = std::max(worst, error.relative());
+    };
+    ASSERT_TRUE(PackStore(*layout, path, options).ok());
+    EXPECT_EQ(matrices, 3 * plan_.experts.size());
+    EXPECT_LT(worst, dtype == DType::kInt8 ? 0.01 : 0.15);
+    const auto view = StoreView::OpenFile(path);
+    ASSERT_TRUE(view.ok()) << view.status().ToString();
+    EXPECT_TRUE(view->VerifyAll().ok());
+    EXPECT_TRUE(view->Matches(plan_).ok());
+    const ExpertSpec& spec = plan_.experts[100];
+    const ExpertBlock block = view->Expert(spec.key);
+    EXPECT_EQ(block.dtype, dtype);
+    const uint64_t elements = static_cast<uint64_t>(block.hidden * block.intermediate);
+    EXPECT_EQ(block.up_offset, (MatrixBytes(dtype, elements) + 63) / 64 * 64);
+    const TensorInfo& down = *checkpoint_->Find(spec.down.name);
+    for (uint64_t i = 0; i < elements; ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, down.data.data() + 2 * i, 2);
+      const float found = ValueAt(block.data + block.down_offset, dtype, elements, i);
+      ASSERT_NEAR(found, FloatFromBFloat16(bits), dtype == DType::kInt8 ? 2e-3 : 3e-2) << i;
+    }
+  }
+}
+
+TEST_F(QuantisedStore, RefusalsNameTheExpertOrTheTensor) {
+  auto odd = Checkpoint::Open(testing::kCheckpointFolder);
+  ASSERT_TRUE(odd.ok());
+  const auto layout = StoreLayout::Make(testing::PlanFromNames(*odd), *odd, "{}", DType::kInt8);
+  EXPECT_THAT(layout.status().message(),
+              HasSubstr("layer 0 expert 0: INT8: groups of 32 do not divide the sizes 56 and 26"));
+
+  WeightPlan plan;
+  plan.layers = plan.experts_per_layer = 1;
+  plan.experts = {{.key = {LayerId(0), ExpertId(0)},
+                   .gate = {"gate", {32, 32}},
+                   .up = {"up", {32, 32}},
+                   .down = {"down", {32, 32}}}};
+  auto writer = SafetensorsWriter::Create(folder_.File("model.safetensors"),
+                                          {{"gate", ElementType::kF32, {32, 32}},
+                                           {"up", ElementType::kF32, {32, 32}},
+                                           {"down", ElementType::kF32, {32, 32}}});
+  ASSERT_TRUE(writer.ok());
+  std::vector<float> values(3 * 1024, 1.0f);
+  values[1500] = INFINITY;
+  ASSERT_TRUE(
+      writer->Append({reinterpret_cast<const uint8_t*>(values.data()), values.size() * 4}).ok());
+  ASSERT_TRUE(writer->Finish().ok());
+  const auto checkpoint = Checkpoint::Open(folder_.path());
+  ASSERT_TRUE(checkpoint.ok());
+  const auto bad = StoreLayout::Make(plan, *checkpoint, "{}", DType::kInt4);
+  ASSERT_TRUE(bad.ok());
+  const Status packed = PackStore(*bad, folder_.File("x.efstore"), {});
+  EXPECT_THAT(packed.message(), HasSubstr("'up'"));
+  EXPECT_THAT(packed.message(), HasSubstr("inf cannot be quantised"));
+}
+
+}  // namespace
+}  // namespace expertflow

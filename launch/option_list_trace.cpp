@@ -50,7 +50,7 @@ constexpr OptionSpec kOptions[] = {
      Type::kInteger,
      kTrain,
      "N",
-     "200000",
+     "120000",
      "predictor: tokens to fit to at most; whole sequences, spread over the traces",
      {.min = 1, .max = 1e9, .command_line_only = true}},
     {"residency",

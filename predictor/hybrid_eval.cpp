@@ -1,17 +1,26 @@
 #include "predictor/hybrid_eval.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <numeric>
 #include <span>
 #include <utility>
 
-#include "common/clock.h"
+#include "predictor/core/live_predictor.h"
 #include "predictor/parallel_for.h"
 
 namespace expertflow {
 namespace {
 
 constexpr size_t kParts = 8;
+
+// What this thread has had of a core: time in which others have it does not count.
+int64_t ThreadCpuNs() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 constexpr std::array<std::pair<JudgedArm, PredictionArm>, 4> kPredicting = {
     {{JudgedArm::kPreGate, PredictionArm::kPreGate},
@@ -225,23 +234,37 @@ HybridJudgement JudgeHybrid(std::shared_ptr<const HybridModel> model, const Feat
 }
 
 std::vector<double> TimeHybrid(std::shared_ptr<const HybridModel> model, const FeatureTrace& trace,
-                               int32_t distances, size_t tokens_max) {
+                               size_t batch, int32_t distances, size_t tokens_max) {
   std::vector<double> nanoseconds;
-  std::vector<float> residual(static_cast<size_t>(model->hidden));
-  std::vector<float> weights(static_cast<size_t>(model->top_k));
+  const auto hidden = static_cast<size_t>(model->hidden);
+  const auto k = static_cast<size_t>(model->top_k);
+  std::vector<float> residuals(batch * hidden);
+  std::vector<float> weights(batch * k);
+  std::vector<PredictorRow> rows(batch);
   size_t tokens = 0;
-  for (size_t s = 0; s < trace.sequences() && tokens < tokens_max; ++s) {
-    HybridPredictor predictor(model);
-    for (size_t at = 0; at < trace.length(s) && tokens < tokens_max; ++at, ++tokens) {
-      predictor.BeginToken(trace.TokenId(s, at));
+  for (size_t first = 0; first + batch <= trace.sequences(); first += batch) {
+    LivePredictor live(model, batch, true);
+    size_t length = SIZE_MAX;
+    for (size_t b = 0; b < batch; ++b) length = std::min(length, trace.length(first + b));
+    for (size_t at = 0; at < length; ++at) {
+      if (tokens >= tokens_max) return nanoseconds;
+      tokens += batch;
       for (int32_t layer = 0; layer < model->layers(); ++layer) {
-        trace.RouterState(s, at, layer, residual);
-        trace.Weights(s, at, layer, weights);
-        const auto chosen = trace.Chosen(s, at, layer);
-        const int64_t begin_ns = NowNs();
-        predictor.ObserveRouter(layer, residual, chosen, weights);
-        predictor.Evaluate(PredictionArm::kForestProbe, distances);
-        nanoseconds.push_back(static_cast<double>(NowNs() - begin_ns));
+        for (size_t b = 0; b < batch; ++b) {
+          const std::span<float> residual = std::span(residuals).subspan(b * hidden, hidden);
+          const std::span<float> weight = std::span(weights).subspan(b * k, k);
+          trace.RouterState(first + b, at, layer, residual);
+          trace.Weights(first + b, at, layer, weight);
+          rows[b] = {.sequence = {first + b},
+                     .token = trace.TokenId(first + b, at),
+                     .residual = residual,
+                     .chosen = trace.Chosen(first + b, at, layer),
+                     .weights = weight};
+        }
+        const int64_t begin_ns = ThreadCpuNs();
+        live.Observe(layer, rows);
+        live.Predict(distances);
+        nanoseconds.push_back(static_cast<double>(ThreadCpuNs() - begin_ns));
       }
     }
   }

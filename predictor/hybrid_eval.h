@@ -78,9 +78,9 @@ struct HybridJudgeOptions {
 HybridJudgement JudgeHybrid(std::shared_ptr<const HybridModel> model, const FeatureTrace& trace,
                             const HybridJudgeOptions& options);
 
-// What prediction costs: nanoseconds of a token at a source layer, taking the state in and
-// predicting `distances` layers, by source layer in turn. One thread.
+// What prediction costs: nanoseconds of CPU time of a layer, taking in the rows of `batch`
+// sequences and predicting `distances` layers, by source layer in turn. One thread.
 std::vector<double> TimeHybrid(std::shared_ptr<const HybridModel> model, const FeatureTrace& trace,
-                               int32_t distances, size_t tokens_max);
+                               size_t batch, int32_t distances, size_t tokens_max);
 
 }  // namespace expertflow

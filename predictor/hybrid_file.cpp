@@ -14,7 +14,7 @@ namespace expertflow {
 namespace {
 
 constexpr uint64_t kMagic = 0x31444952425948;  // "HYBRID1"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kBytesMax = size_t{1} << 30;
 constexpr uint32_t kSequencesMax = 1u << 20;
 constexpr uint32_t kTokensMax = 1u << 20;

@@ -22,7 +22,6 @@ constexpr size_t kParts =
     8;  // of sums over sequences: fixed, so that they do not depend on threads
 constexpr size_t kHeldOut = 5;               // every fifth sequence
 constexpr double kRouterPenaltyRows = 0.05;  // the scores are a linear map of the state
-constexpr int32_t kAnchors = kContextAnchors;
 
 class Fit {
  public:
@@ -42,12 +41,16 @@ class Fit {
     return std::max<size_t>(1, held_out_tokens_ / options_.forest_tokens);
   }
   void FitAnchors();
+  template <typename Visit>
+  void WalkSamples(size_t s, const Visit& visit) const;
   Status FitContext();
   void TakeContexts();
   Status FitMaps();
   Status FitMapsOf(StateKind kind, int32_t layer);
   void Calibrate();
   Status FitForests(HybridFitReport* report);
+  template <typename Take>
+  void ForCandidates(StateKind kind, PredictionArm arm, size_t step, const Take& take) const;
   ForestRows GatherRows(StateKind kind, PredictionArm arm) const;
 
   // Feeds a token to the predictor up to `visit`, which is called after each state of `kind`.
@@ -122,7 +125,7 @@ void Fit::Split() {
 void Fit::FitAnchors() {
   const auto hidden = static_cast<size_t>(model_->hidden);
   const auto width = static_cast<size_t>(model_->width);
-  ParallelFor(options_.threads, kAnchors, [&](size_t anchor) {
+  ParallelFor(options_.threads, kContextAnchors, [&](size_t anchor) {
     const int32_t layer = model_->AnchorLayer(static_cast<int32_t>(anchor));
     RidgeSums sums(hidden, 0);
     std::vector<float> states(kBlockRows * hidden);
@@ -160,6 +163,26 @@ void Fit::FitAnchors() {
   });
 }
 
+// Calls visit(predictor, sample) for the samples of a sequence, where the context of the token is
+// known. Only the layers that the context is made from are gone through.
+template <typename Visit>
+void Fit::WalkSamples(size_t s, const Visit& visit) const {
+  HybridPredictor predictor(model_);
+  std::vector<float> residual(static_cast<size_t>(model_->hidden));
+  size_t sample = sample_begin_[s];
+  for (size_t at = 0; at < trace_.length(s); ++at) {
+    predictor.BeginToken(trace_.TokenId(s, at));
+    for (int32_t anchor = 0; anchor < kContextAnchors; ++anchor) {
+      const int32_t layer = model_->AnchorLayer(anchor);
+      if (anchor > 0 && layer == model_->AnchorLayer(anchor - 1)) continue;
+      trace_.RouterState(s, at, layer, residual);
+      predictor.ObserveRouter(layer, residual, {}, {});
+      if (layer > 0 || sample == sample_begin_[s + 1] || samples_[sample].at != at) continue;
+      visit(predictor, sample++);
+    }
+  }
+}
+
 // From the blocks to all scores of the token, and of that map the leading directions.
 Status Fit::FitContext() {
   const auto inputs = static_cast<size_t>(kContextBlocks) * static_cast<size_t>(model_->width);
@@ -170,43 +193,22 @@ Status Fit::FitContext() {
   const int32_t layers = model_->layers();
   std::vector<RidgeSums> parts(kParts, RidgeSums(inputs, total));
   ForParts(fitted_, [&](size_t part, size_t s) {
-    HybridPredictor predictor(model_);
     std::vector<float> x(kBlockRows * inputs);
     std::vector<float> y(kBlockRows * total);
-    std::vector<float> residual(static_cast<size_t>(model_->hidden));
     size_t rows = 0;
-    size_t sample = sample_begin_[s];
-    for (size_t at = 0; at < trace_.length(s); ++at) {
-      predictor.BeginToken(trace_.TokenId(s, at));
-      for (int32_t anchor = 0; anchor < kAnchors; ++anchor) {
-        const int32_t layer = model_->AnchorLayer(anchor);
-        if (anchor == 2 && layer == model_->AnchorLayer(1)) continue;
-        trace_.RouterState(s, at, layer, residual);
-        // The last one ends the token, and the blocks become those of the next.
-        if (anchor == 0) {
-          predictor.ObserveRouter(layer, residual, {}, {});
-          if (sample < sample_begin_[s + 1] && samples_[sample].at == at) {
-            const auto blocks = predictor.context_blocks();
-            std::copy(blocks.begin(), blocks.end(),
-                      x.begin() + static_cast<ptrdiff_t>(rows * inputs));
-            for (int32_t l = 0; l < layers; ++l) {
-              trace_.Scores(s, at, l,
-                            std::span(y).subspan(
-                                rows * total + model_->BaseOf(l),
-                                static_cast<size_t>(model_->experts[static_cast<size_t>(l)])));
-            }
-            ++rows;
-            ++sample;
-          }
-        } else {
-          predictor.ObserveRouter(layer, residual, {}, {});
-        }
+    WalkSamples(s, [&](const HybridPredictor& predictor, size_t sample) {
+      const auto blocks = predictor.context_blocks();
+      std::copy(blocks.begin(), blocks.end(), x.begin() + static_cast<ptrdiff_t>(rows * inputs));
+      for (int32_t l = 0; l < layers; ++l) {
+        trace_.Scores(
+            s, samples_[sample].at, l,
+            std::span(y).subspan(rows * total + model_->BaseOf(l),
+                                 static_cast<size_t>(model_->experts[static_cast<size_t>(l)])));
       }
-      if (rows == kBlockRows || (rows > 0 && at + 1 == trace_.length(s))) {
-        parts[part].Add(x.data(), y.data(), rows);
-        rows = 0;
-      }
-    }
+      if (++rows < kBlockRows && sample + 1 < sample_begin_[s + 1]) return;
+      parts[part].Add(x.data(), y.data(), rows);
+      rows = 0;
+    });
   });
   RidgeSums& sums = parts[0];
   for (size_t p = 1; p < kParts; ++p) sums.Add(parts[p]);
@@ -250,22 +252,9 @@ void Fit::TakeContexts() {
   const auto hidden = static_cast<size_t>(model_->hidden);
   context_.resize(samples_.size() * rank);
   ForParts(fitted_, [&](size_t, size_t s) {
-    HybridPredictor predictor(model_);
-    std::vector<float> residual(hidden);
-    size_t sample = sample_begin_[s];
-    for (size_t at = 0; at < trace_.length(s); ++at) {
-      predictor.BeginToken(trace_.TokenId(s, at));
-      for (int32_t anchor = 0; anchor < kAnchors; ++anchor) {
-        const int32_t layer = model_->AnchorLayer(anchor);
-        if (anchor == 2 && layer == model_->AnchorLayer(1)) continue;
-        trace_.RouterState(s, at, layer, residual);
-        predictor.ObserveRouter(layer, residual, {}, {});
-        if (anchor == 0 && sample < sample_begin_[s + 1] && samples_[sample].at == at) {
-          std::copy_n(predictor.input().data() + hidden, rank, context_.data() + sample * rank);
-          ++sample;
-        }
-      }
-    }
+    WalkSamples(s, [&](const HybridPredictor& predictor, size_t sample) {
+      std::copy_n(predictor.input().data() + hidden, rank, context_.data() + sample * rank);
+    });
   });
 }
 
@@ -392,51 +381,65 @@ void Fit::Calibrate() {
   }
 }
 
-// Samples of all sources and distances, the experts as equally as their use allows.
-ForestRows Fit::GatherRows(StateKind kind, PredictionArm arm) const {
-  const bool probe = arm == PredictionArm::kForestProbe;
-  const int32_t features = probe ? static_cast<int32_t>(kHybridFeatures) : kForestOnlyFeatures;
-  const size_t step = HeldOutStep();
-  // Candidates there will be: 12 of a pair of layers with the probe, else all.
-  size_t candidates = 0;
-  for (int32_t l = 0; l + 1 < model_->layers(); ++l) {
-    const int32_t distances = model_->DistancesFrom(l);
-    candidates += probe ? static_cast<size_t>(distances) * 12
-                        : model_->BaseOf(l + 1 + distances) - model_->BaseOf(l + 1);
-  }
-  const double expected = static_cast<double>(candidates) *
-                          static_cast<double>(std::max<size_t>(1, held_out_tokens_ / step));
-  const double share = 1.4 * static_cast<double>(options_.forest_rows) / expected;
+// Calls take(part, predictor, candidate, weight, used) for what the forest of an arm is to correct,
+// in every `step`th token held out. The weight evens out how often experts are used.
+template <typename Take>
+void Fit::ForCandidates(StateKind kind, PredictionArm arm, size_t step, const Take& take) const {
   double mean_base = 0;
-  for (const float base : model_->base)
-    mean_base += base / static_cast<double>(model_->base.size());
-
-  std::vector<ForestRows> parts(kParts);
+  for (const float base : model_->base) mean_base += base;
+  mean_base /= static_cast<double>(model_->base.size());
   ForParts(held_out_, [&](size_t part, size_t s) {
-    ForestRows& rows = parts[part];
     HybridPredictor predictor(model_);
-    uint64_t state = options_.seed * 7919 + s;
     for (size_t at = 0; at < trace_.length(s); ++at) {
       Walk(predictor, s, at, kind, [&](int32_t layer) {
-        if (at % step != 0) return;
+        // Another phase in each sequence: all positions count.
+        if ((at + s) % step != 0) return;
         predictor.Evaluate(arm, kPredictDistances);
-        const auto all = predictor.candidates();
-        for (size_t i = 0; i < all.size(); ++i) {
-          const size_t target = static_cast<size_t>(layer + all[i].distance);
-          const size_t through =
-              model_->BaseOf(static_cast<int32_t>(target)) + static_cast<size_t>(all[i].expert);
-          const double balance =
-              std::clamp(mean_base / std::max<double>(model_->base[through], 1e-6), 0.4, 2.5);
-          state = state * 6364136223846793005u + 1442695040888963407u;
-          if (static_cast<double>(state >> 11) * 0x1p-53 >= share * balance) continue;
-          const auto chosen = trace_.Chosen(s, at, static_cast<int32_t>(target));
-          const bool used = std::find(chosen.begin(), chosen.end(), all[i].expert) != chosen.end();
-          for (int32_t f = 0; f < features; ++f) rows.values.push_back(predictor.FeatureOf(i, f));
-          rows.target.push_back((used ? 1.0f : 0.0f) - all[i].base);
+        for (size_t i = 0; i < predictor.candidates().size(); ++i) {
+          const HybridPredictor::Candidate& candidate = predictor.candidates()[i];
+          const int32_t target = layer + candidate.distance;
+          const auto chosen = trace_.Chosen(s, at, target);
+          const bool used =
+              std::find(chosen.begin(), chosen.end(), candidate.expert) != chosen.end();
+          const size_t through = model_->BaseOf(target) + static_cast<size_t>(candidate.expert);
+          const double base = std::max<double>(model_->base[through], 1e-6);
+          take(part, predictor, i, std::clamp(mean_base / base, 0.4, 2.5), used);
         }
       });
     }
   });
+}
+
+// Samples of all sources and distances, the experts as equally as their use allows.
+ForestRows Fit::GatherRows(StateKind kind, PredictionArm arm) const {
+  constexpr size_t kCountStep = 16;
+  const bool probe = arm == PredictionArm::kForestProbe;
+  const int32_t features = probe ? static_cast<int32_t>(kHybridFeatures) : kForestOnlyFeatures;
+  const size_t step = HeldOutStep();
+  std::vector<double> weights(kParts, 0.0);
+  ForCandidates(kind, arm, kCountStep * step,
+                [&](size_t part, const HybridPredictor&, size_t, double weight, bool) {
+                  weights[part] += weight;
+                });
+  const double weight_total = kCountStep * std::accumulate(weights.begin(), weights.end(), 0.0);
+  const double share = static_cast<double>(options_.forest_rows) / std::max(weight_total, 1.0);
+
+  std::vector<ForestRows> parts(kParts);
+  std::vector<uint64_t> state(kParts);
+  for (size_t p = 0; p < kParts; ++p) state[p] = options_.seed * 7919 + p;
+  ForCandidates(
+      kind, arm, step,
+      [&](size_t part, const HybridPredictor& predictor, size_t candidate, double weight,
+          bool used) {
+        uint64_t& random = state[part];
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        if (static_cast<double>(random >> 11) * 0x1p-53 >= share * weight) return;
+        ForestRows& rows = parts[part];
+        for (int32_t f = 0; f < features; ++f) {
+          rows.values.push_back(predictor.FeatureOf(candidate, f));
+        }
+        rows.target.push_back((used ? 1.0f : 0.0f) - predictor.candidates()[candidate].base);
+      });
   ForestRows rows;
   rows.features = features;
   for (ForestRows& part : parts) {

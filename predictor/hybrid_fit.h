@@ -18,7 +18,7 @@ namespace expertflow {
 
 struct HybridFitOptions {
   int32_t width = 96;            // of a context block; at most the hidden size
-  int32_t rank = 96;             // of the context
+  int32_t rank = 128;            // of the context
   size_t linear_rows = 120'000;  // tokens that the linear maps are fitted to, at most
   double penalty_rows = 100;
   double context_penalty_rows = 300;

@@ -9,7 +9,6 @@
 namespace expertflow {
 namespace {
 
-constexpr double kPriorStrength = 4;  // uses by all that a token's own are mixed with
 constexpr double kLiftStrength = 20;  // likewise of co-activation
 constexpr double kLiftScale = 32;     // steps of a natural logarithm
 
@@ -107,10 +106,9 @@ void FitTokenPrior(const FeatureTrace& trace, std::span<const size_t> sequences,
     const uint32_t count = counts[model->tokens[t]];
     model->token_count[t] = count;
     for (size_t i = 0; i < total; ++i) {
-      const double share =
-          (uses[t * total + i] + kPriorStrength * model->base[i]) / (count + kPriorStrength);
-      model->token_prior[t * total + i] =
-          static_cast<uint8_t>(std::lround(255 * std::clamp(share, 0.0, 1.0)));
+      const double share = (uses[t * total + i] + kTokenPriorStrength * model->base[i]) /
+                           (count + kTokenPriorStrength);
+      model->token_prior[t * total + i] = TokenPriorOf(static_cast<float>(share));
     }
   }
 }

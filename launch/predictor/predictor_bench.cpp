@@ -24,8 +24,13 @@
 namespace expertflow {
 namespace {
 
-constexpr std::array<int32_t, 3> kTimedDistances = {1, 4, kPredictDistances};
-constexpr size_t kTimedTokens = 1000;
+constexpr std::array<std::pair<size_t, int32_t>, 5> kTimed = {
+    {{1, 1},
+     {1, 4},
+     {1, kPredictDistances},
+     {16, 4},
+     {16, kPredictDistances}}};  // batch, distances
+constexpr size_t kTimedTokens = 1600;
 constexpr size_t kTimedRounds = 5;            // what is told is the middle one of each figure
 constexpr uint64_t kBinPredictionsMin = 200;  // fewer say nothing about .03
 
@@ -33,6 +38,7 @@ constexpr std::array<std::pair<StateKind, const char*>, kStateKinds> kKinds = {
     {{StateKind::kRouter, "router"}, {StateKind::kExperts, "experts"}}};
 
 struct Cost {
+  size_t batch = 0;
   int32_t distances = 0;
   double median_us = 0;
   double p99_us = 0;
@@ -126,10 +132,10 @@ std::string Text(const Judged& judged) {
         fmt::format("\n  {:<8}  largest difference {:.3f}\n", "",
                     judgement.CalibrationError(JudgedArm::kForestProbe, kind, kBinPredictionsMin));
   }
-  text += "\ncost of a token and source layer on one core, state taken in and layers predicted\n";
+  text += "\ncost of a layer in CPU time of one core, states taken in and layers ahead predicted\n";
   for (const Cost& cost : judged.cost) {
-    text += fmt::format("  {} layers ahead: median {:.1f} us, p99 {:.1f} us\n", cost.distances,
-                        cost.median_us, cost.p99_us);
+    text += fmt::format("  batch {:>2}, {} layers ahead: median {:.1f} us, p99 {:.1f} us\n",
+                        cost.batch, cost.distances, cost.median_us, cost.p99_us);
   }
   return text + kPaper;
 }
@@ -188,26 +194,29 @@ nlohmann::json Json(const Judged& judged) {
     }
   }
   for (const Cost& cost : judged.cost) {
-    json["cost"].push_back(
-        {{"distances", cost.distances}, {"median_us", cost.median_us}, {"p99_us", cost.p99_us}});
+    json["cost"].push_back({{"batch", cost.batch},
+                            {"distances", cost.distances},
+                            {"median_us", cost.median_us},
+                            {"p99_us", cost.p99_us}});
   }
   return json;
 }
 
 Cost CostOf(const std::shared_ptr<const HybridModel>& model, const FeatureTrace& trace,
-            int32_t distances) {
+            size_t batch, int32_t distances) {
   std::vector<double> median_us;
   std::vector<double> p99_us;
   for (size_t round = 0; round < kTimedRounds; ++round) {
-    std::vector<double> ns = TimeHybrid(model, trace, distances, kTimedTokens);
-    if (ns.empty()) return {.distances = distances};
+    std::vector<double> ns = TimeHybrid(model, trace, batch, distances, kTimedTokens);
+    if (ns.empty()) return {.batch = batch, .distances = distances};
     std::sort(ns.begin(), ns.end());
     median_us.push_back(ns[ns.size() / 2] / 1e3);
     p99_us.push_back(ns[ns.size() * 99 / 100] / 1e3);
   }
   std::sort(median_us.begin(), median_us.end());
   std::sort(p99_us.begin(), p99_us.end());
-  return {.distances = distances,
+  return {.batch = batch,
+          .distances = distances,
           .median_us = median_us[kTimedRounds / 2],
           .p99_us = p99_us[kTimedRounds / 2]};
 }
@@ -244,8 +253,10 @@ Result<Judged> Run(const Options& options, const std::string& work_folder) {
   }
   const auto model = std::make_shared<const HybridModel>(std::move(file.model));
   judged.judgement = JudgeHybrid(model, *trace, {.tokens_max = tokens, .threads = threads});
-  for (const int32_t distances : kTimedDistances) {
-    judged.cost.push_back(CostOf(model, *trace, distances));
+  for (const auto& [batch, distances] : kTimed) {
+    if (batch <= trace->sequences()) {
+      judged.cost.push_back(CostOf(model, *trace, batch, distances));
+    }
   }
   return judged;
 }

@@ -113,7 +113,7 @@ int32_t HybridModel::DistancesFrom(int32_t source) const {
 }
 
 int32_t HybridModel::AnchorLayer(int32_t anchor) const {
-  return anchor == 0 ? 0 : anchor == 1 ? layers() / 2 : layers() - 1;
+  return anchor + 1 == kContextAnchors ? layers() - 1 : anchor * layers() / (kContextAnchors - 1);
 }
 
 size_t HybridModel::BaseOf(int32_t layer) const {

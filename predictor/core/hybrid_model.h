@@ -5,6 +5,7 @@
 // the layer's router sees, and what leaves the layer's experts, half a layer later.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -20,21 +21,26 @@ inline constexpr int32_t kPredictDistances = 8;  // layers ahead, from 1
 inline constexpr int32_t kStateKinds = 2;
 enum class StateKind : uint8_t { kRouter = 0, kExperts = 1 };
 
-// The context of a token: states of three layers (the first, the middle one, the last; all as their
-// routers saw them), projected to `width` numbers each, of this token and of those before.
-inline constexpr int32_t kContextAnchors = 3;
+// The context of a token: states of five layers, spread evenly from the first to the last, all as
+// their routers saw them, projected to `width` numbers each, of this token and of those before.
+inline constexpr int32_t kContextAnchors = 5;
 enum ContextBlock : int32_t {
   kFirstNow,
-  kFirstBefore1,  // of the token before
-  kFirstBefore2,  // and the one before that
-  kFirstDecay8,   // decayed mean of those before, half-life in tokens
-  kMiddleBefore1,
-  kMiddleDecay8,
-  kLastBefore1,
-  kLastDecay8,
-  kLastDecay64,
+  kFirstBefore1,   // of the token before
+  kFirstBefore2,   // and the one before that
+  kFirstDecay8,    // decayed mean of those before, half-life 8
+  kOthersBefore1,  // of the other anchors, one block each
+  kOthersDecay8 = kOthersBefore1 + kContextAnchors - 1,  // likewise
+  kLastDecay64 = kOthersDecay8 + kContextAnchors - 1,
   kContextBlocks
 };
+
+// A token id's prior counts the base rates as so many uses.
+inline constexpr float kTokenPriorStrength = 4;
+// A share as it is kept.
+inline uint8_t TokenPriorOf(float share) {
+  return static_cast<uint8_t>(255 * std::clamp(share, 0.0f, 1.0f) + 0.5f);
+}
 
 // Layers whose choices count as co-activation: the source and the four before it.
 inline constexpr int32_t kCoactivationLayers = 5;
@@ -115,7 +121,7 @@ struct HybridModel {
   size_t experts_total() const;
   // Distances that a source layer has targets for.
   int32_t DistancesFrom(int32_t source) const;
-  // Whose states make the context: the first, the middle, the last layer.
+  // Whose states make the context, ascending; of few layers one may come twice.
   int32_t AnchorLayer(int32_t anchor) const;
   // First expert of a layer, numbered through.
   size_t BaseOf(int32_t layer) const;

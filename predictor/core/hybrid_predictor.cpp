@@ -14,6 +14,9 @@ namespace {
 
 // The forest with the probe corrects the likeliest experts of a layer; the others are seldom used.
 constexpr int32_t kCandidates = 12;
+// Where the probe is this sure, the forest changes nothing that matters.
+constexpr float kCorrectedFrom = 0.02f;
+constexpr float kCorrectedTo = 0.99f;
 constexpr float kTiny = 1e-12f;
 
 float DecayOf(float half_life) {
@@ -85,8 +88,7 @@ HybridPredictor::HybridPredictor(std::shared_ptr<const HybridModel> model)
     use_decay_[i] = DecayOf(kUseHalfLives[i]);
   }
   recent_.resize(kRecentTokens * static_cast<size_t>(model_->hidden));
-  middle_.resize(width);
-  last_.resize(width);
+  others_.resize((kContextAnchors - 1) * width);
   chosen_.resize(layers * static_cast<size_t>(model_->top_k));
   chosen_count_.resize(layers);
   input_.resize(static_cast<size_t>(model_->hidden) + static_cast<size_t>(model_->rank));
@@ -111,11 +113,8 @@ void HybridPredictor::Reset() {
 
 void HybridPredictor::BeginToken(int32_t token) {
   ++position_;
+  token_ = token;
   source_ = -1;
-  const auto found = std::lower_bound(model_->tokens.begin(), model_->tokens.end(), token);
-  token_row_ = found != model_->tokens.end() && *found == token
-                   ? static_cast<size_t>(found - model_->tokens.begin())
-                   : SIZE_MAX;
   std::fill(chosen_count_.begin(), chosen_count_.end(), 0);
 }
 
@@ -142,7 +141,6 @@ void HybridPredictor::ObserveRouter(int32_t layer, std::span<const float> residu
   const int32_t layers = model_->layers();
   const std::span<const float> state =
       std::span<const float>(input_).first(static_cast<size_t>(model_->hidden));
-  const auto width = static_cast<size_t>(model_->width);
   if (layer == 0) {
     TakeFirst(state);
     FollowContext();
@@ -150,8 +148,9 @@ void HybridPredictor::ObserveRouter(int32_t layer, std::span<const float> residu
               input_.begin() + static_cast<ptrdiff_t>(state.size()));
     AddContext(kFirstNow, kFirstNow + 1, input_.data() + state.size());
   }
-  if (layer == model_->AnchorLayer(1)) ApplyMatrix(model_->anchor[1], state, width, middle_.data());
-  if (layer == model_->AnchorLayer(2)) ApplyMatrix(model_->anchor[2], state, width, last_.data());
+  for (int32_t anchor = 1; anchor < kContextAnchors; ++anchor) {
+    if (layer == model_->AnchorLayer(anchor)) TakeOther(anchor, state);
+  }
   TakeChosen(layer, chosen);
   // Of shares of what was chosen, whatever the weights sum up to.
   float sum = 0;
@@ -186,6 +185,12 @@ void HybridPredictor::TakeFirst(std::span<const float> state) {
                                   static_cast<size_t>(position_ % kRecentTokens) * state.size()));
 }
 
+void HybridPredictor::TakeOther(int32_t anchor, std::span<const float> state) {
+  const auto width = static_cast<size_t>(model_->width);
+  ApplyMatrix(model_->anchor[static_cast<size_t>(anchor)], state, width,
+              others_.data() + static_cast<size_t>(anchor - 1) * width);
+}
+
 void HybridPredictor::TakeChosen(int32_t layer, std::span<const uint16_t> chosen) {
   const auto l = static_cast<size_t>(layer);
   const auto k = static_cast<size_t>(model_->top_k);
@@ -201,16 +206,15 @@ void HybridPredictor::ObserveToken(
     int32_t token, const std::array<std::span<const float>, kContextAnchors>& residuals,
     std::span<const uint16_t> chosen) {
   const auto hidden = static_cast<size_t>(model_->hidden);
-  const auto width = static_cast<size_t>(model_->width);
   const auto k = static_cast<size_t>(model_->top_k);
   BeginToken(token);
   const std::span<const float> state = std::span<const float>(input_).first(hidden);
   StateOf(residuals[0], input_.data());
   TakeFirst(state);
-  StateOf(residuals[1], input_.data());
-  ApplyMatrix(model_->anchor[1], state, width, middle_.data());
-  StateOf(residuals[2], input_.data());
-  ApplyMatrix(model_->anchor[2], state, width, last_.data());
+  for (int32_t anchor = 1; anchor < kContextAnchors; ++anchor) {
+    StateOf(residuals[static_cast<size_t>(anchor)], input_.data());
+    TakeOther(anchor, state);
+  }
   for (int32_t layer = 0; layer < model_->layers(); ++layer) {
     TakeChosen(layer, chosen.subspan(static_cast<size_t>(layer) * k, k));
   }
@@ -227,13 +231,15 @@ void HybridPredictor::EndToken() {
   const std::span<const float> first(block(kFirstNow), width);
   std::copy_n(block(kFirstBefore1), width, block(kFirstBefore2));
   std::copy_n(first.data(), width, block(kFirstBefore1));
-  std::copy_n(middle_.data(), width, block(kMiddleBefore1));
-  std::copy_n(last_.data(), width, block(kLastBefore1));
   const float decay8 = DecayOf(8);
   Blend(decay8, first, block(kFirstDecay8));
-  Blend(decay8, middle_, block(kMiddleDecay8));
-  Blend(decay8, last_, block(kLastDecay8));
-  Blend(DecayOf(64), last_, block(kLastDecay64));
+  for (int32_t other = 0; other < kContextAnchors - 1; ++other) {
+    const std::span<const float> state =
+        std::span<const float>(others_).subspan(static_cast<size_t>(other) * width, width);
+    std::copy_n(state.data(), width, block(kOthersBefore1 + other));
+    Blend(decay8, state, block(kOthersDecay8 + other));
+    if (other + 2 == kContextAnchors) Blend(DecayOf(64), state, block(kLastDecay64));
+  }
   context_follows_ = false;
 
   const auto k = static_cast<size_t>(model_->top_k);
@@ -288,11 +294,27 @@ std::span<const float> HybridPredictor::ProbeMargins(int32_t distance) const {
   return {probe_.data() + At(distance), At(distance + 1) - At(distance)};
 }
 
+void HybridPredictor::LeavesOf(size_t candidate, std::vector<uint16_t>* leaves) const {
+  FindLeaves(model_->forest_probe[static_cast<size_t>(kind_)], features_.data(), candidates_max_,
+             candidate, leaves);
+}
+
+std::span<const uint16_t> HybridPredictor::ChosenOf(int32_t layer) const {
+  const auto l = static_cast<size_t>(layer);
+  return std::span(chosen_).subspan(l * static_cast<size_t>(model_->top_k),
+                                    static_cast<size_t>(chosen_count_[l]));
+}
+
 void HybridPredictor::AddCandidates(PredictionArm arm, int32_t distance) {
   const std::span<const float> margins = ProbeMargins(distance);
-  order_.resize(margins.size());
-  std::iota(order_.begin(), order_.end(), 0);
-  if (arm == PredictionArm::kForestProbe && order_.size() > kCandidates) {
+  const bool pruned = arm == PredictionArm::kForestProbe;
+  order_.clear();
+  for (size_t e = 0; e < margins.size(); ++e) {
+    const float base = probability_[At(distance) + e];
+    if (pruned && !(base >= kCorrectedFrom && base <= kCorrectedTo)) continue;
+    order_.push_back(static_cast<int32_t>(e));
+  }
+  if (pruned && order_.size() > kCandidates) {
     std::partial_sort(order_.begin(), order_.begin() + kCandidates, order_.end(),
                       [&](int32_t a, int32_t b) {
                         const float left = margins[static_cast<size_t>(a)];
@@ -382,6 +404,11 @@ int32_t HybridPredictor::Evaluate(PredictionArm arm, int32_t distances) {
     if (forest && !all) AddCandidates(arm, d);
   }
   if (candidates_.empty()) return count;
+  // Looked up each time: the table may learn in between.
+  const auto row = std::lower_bound(model_->tokens.begin(), model_->tokens.end(), token_);
+  token_row_ = row != model_->tokens.end() && *row == token_
+                   ? static_cast<size_t>(row - model_->tokens.begin())
+                   : SIZE_MAX;
   for (size_t i = 0; i < candidates_.size(); ++i) FillFeatures(i, probe);
   const RandomForest& trees = probe ? model_->forest_probe[kind] : model_->forest[kind];
   if (trees.trees == 0) return count;

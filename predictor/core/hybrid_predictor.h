@@ -76,6 +76,11 @@ class HybridPredictor {
   float FeatureOf(size_t candidate, int32_t feature) const {
     return features_[static_cast<size_t>(feature) * candidates_max_ + candidate];
   }
+  // The leaves of the forest with the probe that a candidate comes to. REQUIRES: the latest
+  // Evaluate() was of kForestProbe
+  void LeavesOf(size_t candidate, std::vector<uint16_t>* leaves) const;
+  // Of the present token, or of the one that has just ended.
+  std::span<const uint16_t> ChosenOf(int32_t layer) const;
   // The state that the context is made from, [blocks * width], and the state with its context,
   // [hidden + rank].
   std::span<const float> context_blocks() const { return blocks_; }
@@ -84,6 +89,7 @@ class HybridPredictor {
  private:
   void TakeState(int32_t layer, StateKind kind, std::span<const float> residual);
   void TakeFirst(std::span<const float> state);
+  void TakeOther(int32_t anchor, std::span<const float> state);
   void TakeChosen(int32_t layer, std::span<const uint16_t> chosen);
   void EndToken();
   void FollowContext();
@@ -107,10 +113,11 @@ class HybridPredictor {
   int32_t position_ = -1;
 
   // Of the token.
-  std::vector<float> middle_, last_;   // [width]
+  std::vector<float> others_;          // [anchors - 1, width] of the anchors but the first
   std::vector<uint16_t> chosen_;       // [L, K]
   std::vector<int32_t> chosen_count_;  // [L]
-  size_t token_row_ = SIZE_MAX;        // in the token prior
+  int32_t token_ = -1;
+  size_t token_row_ = SIZE_MAX;  // in the token prior, as of the latest Evaluate()
   float token_distance_ = 0;
 
   // Of the layer observed last.

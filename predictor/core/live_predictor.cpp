@@ -1,7 +1,7 @@
 #include "predictor/core/live_predictor.h"
 
 #include <algorithm>
-#include <numeric>
+#include <cmath>
 #include <utility>
 
 #include "common/check.h"
@@ -18,17 +18,16 @@ constexpr double kRecallDecay = 1 - 1.0 / 1024;  // by token and layer
 constexpr double kSwitchRecall = 0.02;
 constexpr double kSwitchUses = 1000;
 
-// The `count` largest, ties to the lowest number.
-void Largest(std::span<const float> values, size_t count, std::vector<uint16_t>* scratch,
-             std::vector<uint16_t>* out) {
-  scratch->resize(values.size());
-  std::iota(scratch->begin(), scratch->end(), uint16_t{0});
-  count = std::min(count, values.size());
-  std::partial_sort(scratch->begin(), scratch->begin() + static_cast<ptrdiff_t>(count),
-                    scratch->end(), [&](uint16_t a, uint16_t b) {
-                      return values[a] != values[b] ? values[a] > values[b] : a < b;
-                    });
-  out->assign(scratch->begin(), scratch->begin() + static_cast<ptrdiff_t>(count));
+// The `count` largest, ties to the lowest number. Few of few: by insertion.
+void Largest(std::span<const float> values, size_t count, std::vector<uint16_t>* out) {
+  out->clear();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (out->size() == count && !(values[i] > values[out->back()])) continue;
+    if (out->size() == count) out->pop_back();
+    size_t at = out->size();
+    while (at > 0 && values[i] > values[(*out)[at - 1]]) --at;
+    out->insert(out->begin() + static_cast<ptrdiff_t>(at), static_cast<uint16_t>(i));
+  }
 }
 
 double Hits(std::span<const uint16_t> predicted, std::span<const uint16_t> chosen) {
@@ -39,8 +38,11 @@ double Hits(std::span<const uint16_t> predicted, std::span<const uint16_t> chose
 
 }  // namespace
 
-LivePredictor::LivePredictor(std::shared_ptr<const HybridModel> model, size_t sequences_max)
-    : model_(std::move(model)), sequences_max_(sequences_max) {
+LivePredictor::LivePredictor(std::shared_ptr<const HybridModel> model, size_t sequences_max,
+                             bool learn)
+    : learner_(learn ? std::make_unique<HybridLearner>(*model, HybridLearnerOptions{}) : nullptr),
+      model_(learn ? learner_->model() : std::move(model)),
+      sequences_max_(sequences_max) {
   CHECK(model_ != nullptr && sequences_max_ > 0);
 }
 
@@ -142,6 +144,9 @@ void LivePredictor::ObserveDecode(int32_t layer, const PredictorRow& row, Entry*
   }
   Settle(layer, row.chosen, entry);
   entry->predictor.ObserveRouter(layer, row.residual, row.chosen, row.weights);
+  if (learner_ != nullptr && layer + 1 == model_->layers()) {
+    learner_->LearnToken(row.token, entry->predictor);
+  }
   active_.push_back(entry);
 }
 
@@ -158,6 +163,10 @@ void LivePredictor::Settle(int32_t layer, std::span<const uint16_t> chosen, Entr
     recall.hits += Hits(promise.predicted, chosen);
     recall.expected += promise.expected;
     recall.pre_gate_hits += Hits(promise.pre_gate, chosen);
+    if (learner_ != nullptr && promise.learnt >= 0) {
+      const bool used = std::find(chosen.begin(), chosen.end(), promise.learnt) != chosen.end();
+      learner_->LearnLeaves(promise.leaves, (used ? 1.0f : 0.0f) - promise.probability);
+    }
     if (recall.uses < kSwitchUses) continue;
     const double lead = recall.recall() - recall.pre_gate_recall();
     if (lead < -kSwitchRecall) recall.falls_back = true;
@@ -169,11 +178,30 @@ void LivePredictor::Promised(Entry* entry, int32_t distance) {
   const auto k = static_cast<size_t>(model_->top_k);
   Promise& promise = PromiseOf(entry, layer_ + distance, distance);
   const std::span<const float> probability = entry->predictor.Probabilities(distance);
-  Largest(probability, k, &order_, &promise.predicted);
-  Largest(entry->predictor.PreGateMargins(distance), k, &order_, &promise.pre_gate);
+  Largest(probability, k, &promise.predicted);
+  Largest(entry->predictor.PreGateMargins(distance), k, &promise.pre_gate);
   promise.expected = 0;
   for (const uint16_t expert : promise.predicted) promise.expected += probability[expert];
   promise.made = true;
+  promise.learnt = -1;
+  // One distance an event is enough, and costs little; another one in each pass over the layers.
+  const auto layers = static_cast<uint64_t>(model_->layers());
+  const uint64_t turn = event_ / layers + static_cast<uint64_t>(layer_ + distance);
+  const bool learns = turn % kPredictDistances == 0;
+  if (learner_ == nullptr || !learns) return;
+  const auto candidates = entry->predictor.candidates();
+  float least = 1;
+  size_t least_sure = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].distance != distance) continue;
+    const float p = probability[static_cast<size_t>(candidates[i].expert)];
+    if (std::abs(p - 0.5f) >= least) continue;
+    least = std::abs(p - 0.5f);
+    promise.learnt = candidates[i].expert;
+    promise.probability = p;
+    least_sure = i;
+  }
+  if (promise.learnt >= 0) entry->predictor.LeavesOf(least_sure, &promise.leaves);
 }
 
 // Adds what the sequence predicts at the distances where the pre-gate is used, or is not.

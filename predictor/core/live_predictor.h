@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "predictor/core/hybrid_learner.h"
 #include "predictor/core/hybrid_predictor.h"
 
 namespace expertflow {
@@ -46,9 +47,10 @@ struct LiveRecall {
 
 class LivePredictor {
  public:
-  // States of at most `sequences_max` sequences are kept, of those that were seen last.
-  // REQUIRES: CheckHybridModel(*model).ok(), sequences_max > 0
-  LivePredictor(std::shared_ptr<const HybridModel> model, size_t sequences_max);
+  // States of at most `sequences_max` sequences are kept, of those that were seen last. With
+  // `learn` it learns from what comes, on a copy of the model. REQUIRES:
+  // CheckHybridModel(*model).ok(), sequences_max > 0
+  LivePredictor(std::shared_ptr<const HybridModel> model, size_t sequences_max, bool learn);
 
   // `layer` counts MoE layers. Rows of a sequence follow each other in order; every sequence meets
   // the layers in order. One that starts in the middle of a token is taken up at its next.
@@ -71,6 +73,10 @@ class LivePredictor {
     float expected = 0;
     std::vector<uint16_t> predicted;  // [top_k]
     std::vector<uint16_t> pre_gate;   // [top_k]
+    // The least sure of the candidates, to learn from.
+    int32_t learnt = -1;  // its expert; -1: none
+    float probability = 0;
+    std::vector<uint16_t> leaves;
   };
   // A prompt that is on its way through the layers: the last rows of it.
   struct Prompt {
@@ -96,6 +102,7 @@ class LivePredictor {
   void Join(const Entry& entry, int32_t distances, bool falls_back);
   Promise& PromiseOf(Entry* entry, int32_t layer, int32_t distance) const;
 
+  std::unique_ptr<HybridLearner> learner_;  // null: nothing is learnt
   const std::shared_ptr<const HybridModel> model_;
   const size_t sequences_max_;
   std::map<SequenceId, Entry> sequences_;
@@ -104,7 +111,6 @@ class LivePredictor {
   std::vector<Entry*> active_;  // decode rows of the event
   std::array<std::vector<uint32_t>, kPredictDistances> probability_ppm_;
   std::array<LiveRecall, kPredictDistances> recall_;
-  std::vector<uint16_t> order_;
 };
 
 }  // namespace expertflow

@@ -54,4 +54,19 @@ void EvaluateForest(const RandomForest& forest, const float* values, size_t stri
   for (float& value : out) value *= share;
 }
 
+void FindLeaves(const RandomForest& forest, const float* values, size_t stride, size_t column,
+                std::vector<uint16_t>* leaves) {
+  const size_t nodes = forest.nodes();
+  leaves->resize(static_cast<size_t>(forest.trees));
+  for (size_t tree = 0; tree < leaves->size(); ++tree) {
+    size_t node = 0;
+    while (node < nodes) {
+      const size_t at = tree * nodes + node;
+      const bool right = values[forest.feature[at] * stride + column] > forest.threshold[at];
+      node = 2 * node + (right ? 2 : 1);
+    }
+    (*leaves)[tree] = static_cast<uint16_t>(node - nodes);
+  }
+}
+
 }  // namespace expertflow

@@ -36,4 +36,8 @@ Status CheckRandomForest(const RandomForest& forest);
 void EvaluateForest(const RandomForest& forest, const float* values, size_t stride,
                     std::span<float> out, std::vector<uint32_t>* at);
 
+// The leaf of each tree that the row in `column` comes to: [trees], counted within the tree.
+void FindLeaves(const RandomForest& forest, const float* values, size_t stride, size_t column,
+                std::vector<uint16_t>* leaves);
+
 }  // namespace expertflow

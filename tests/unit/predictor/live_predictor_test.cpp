@@ -63,7 +63,7 @@ void ExpectSame(const LivePredictor& live, const HybridPredictor& predictor, int
 
 TEST(LivePredictorTest, OneSequenceIsOnePredictor) {
   const auto trace = MakeFeatures({.sequences = 1, .seed = 5});
-  LivePredictor live(FittedModel(), 4);
+  LivePredictor live(FittedModel(), 4, false);
   HybridPredictor predictor(FittedModel());
   for (size_t at = 0; at < 10; ++at) {
     for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -78,7 +78,7 @@ TEST(LivePredictorTest, OneSequenceIsOnePredictor) {
 
 TEST(LivePredictorTest, SeveralSequencesNeedWhatAnyOfThemNeeds) {
   const auto trace = MakeFeatures({.sequences = 2, .seed = 5});
-  LivePredictor live(FittedModel(), 4);
+  LivePredictor live(FittedModel(), 4, false);
   HybridPredictor one(FittedModel());
   HybridPredictor other(FittedModel());
   Decode(live, *trace, {0, 1}, 0, 0);
@@ -96,7 +96,7 @@ TEST(LivePredictorTest, SeveralSequencesNeedWhatAnyOfThemNeeds) {
 // A prompt goes through the layers all at once; what follows is as after its tokens one by one.
 TEST(LivePredictorTest, APromptLeavesTheStateOfItsTokens) {
   const auto trace = MakeFeatures({.sequences = 1, .seed = 5});
-  LivePredictor live(FittedModel(), 4);
+  LivePredictor live(FittedModel(), 4, false);
   HybridPredictor predictor(FittedModel());
   constexpr size_t kPrompt = 12;
   for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -135,7 +135,7 @@ void RunAll(LivePredictor& live, const FeatureTrace& trace) {
 
 TEST(LivePredictorTest, RecallIsWatchedAndProbabilitiesKeepTheirPromise) {
   const auto trace = MakeFeatures({.sequences = 20, .seed = 6});
-  LivePredictor live(FittedModel(), 2);
+  LivePredictor live(FittedModel(), 2, false);
   RunAll(live, *trace);
   EXPECT_EQ(live.sequences(), 2u);
   for (const int32_t distance : {1, 2}) {
@@ -156,7 +156,7 @@ TEST(LivePredictorTest, ThePreGateTakesOverFromAFitThatDoesNotHold) {
   std::vector<float>& leaves = broken->forest_probe[0].leaf;
   std::fill(leaves.begin(), leaves.end(), 0.0f);
   const auto trace = MakeFeatures({.sequences = 20, .seed = 6});
-  LivePredictor live(broken, 2);
+  LivePredictor live(broken, 2, false);
   RunAll(live, *trace);
   EXPECT_TRUE(live.recall(1).falls_back);
   EXPECT_LT(live.recall(1).recall(), live.recall(1).pre_gate_recall());
@@ -175,9 +175,21 @@ TEST(LivePredictorTest, ThePreGateTakesOverFromAFitThatDoesNotHold) {
   }
 }
 
+TEST(LivePredictorTest, LearningPutsAForestRightThatPromisesTooMuch) {
+  auto bold = std::make_shared<HybridModel>(*FittedModel());
+  for (float& leaf : bold->forest_probe[0].leaf) leaf = std::min(leaf + 0.3f, 1.0f);
+  const auto trace = MakeFeatures({.sequences = 60, .seed = 6});
+  LivePredictor fixed(bold, 2, false);
+  LivePredictor learning(bold, 2, true);
+  RunAll(fixed, *trace);
+  RunAll(learning, *trace);
+  EXPECT_GT(fixed.recall(2).overconfidence(), 0.05);
+  EXPECT_LT(learning.recall(2).overconfidence(), fixed.recall(2).overconfidence() - 0.01);
+}
+
 TEST(LivePredictorTest, WhatStartsInTheMiddleIsTakenUpAtItsNextToken) {
   const auto trace = MakeFeatures({.sequences = 2, .seed = 5});
-  LivePredictor live(FittedModel(), 4);
+  LivePredictor live(FittedModel(), 4, false);
   Decode(live, *trace, {0}, 0, 2);
   EXPECT_EQ(live.Predict(1), 0);
   Decode(live, *trace, {0}, 1, 0);

@@ -60,6 +60,7 @@ constexpr WorkerFigure kWorkerFigures[] = {
     FIGURE(stride_changes, "How often the stride has changed", true),
     FIGURE(link_bound, "1 while misses ask for more than the link carries", false),
     FIGURE(forecast_on, "1 while a forecaster ranks what leaves the cache", false),
+    FIGURE(predictor_on, "1 while prefetch goes by a fitted predictor", false),
     FIGURE(prefetch_predictions, "Experts predicted for the next layer", true),
     FIGURE(prefetch_correct, "Predicted experts that were routed", true),
     FIGURE(link_busy_ns, "Time that the link was in use, ns", true),
@@ -79,6 +80,7 @@ Json StatsJson(const WorkerStats& stats) {
   json["prefetch_enabled"] = stats.prefetch_enabled;
   json["link_bound"] = stats.link_bound;
   json["forecast_on"] = stats.forecast_on;
+  json["predictor_on"] = stats.predictor_on;
   return json;
 }
 

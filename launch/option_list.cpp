@@ -494,6 +494,22 @@ constexpr OptionSpec kOptions[] = {
      "next-use forecast that ranks what leaves the expert cache, made by train; auto: the model's "
      "forecaster.efn where there is one",
      {}},
+    {"predictor",
+     Type::kText,
+     kSetup,
+     "FILE|auto|off",
+     "auto",
+     "expert predictor that prefetch goes by, made by train; auto: the model's predictor.efp where "
+     "there is one, else the pre-gate",
+     {}},
+    {"policy-time",
+     Type::kNumber,
+     kSetup,
+     "PERCENT",
+     "5",
+     "what forecaster and predictor may each take of a layer's time; one that takes more is given "
+     "up",
+     {.min = 0, .max = 1e6}},
     {"streaming-buffers",
      Type::kInteger,
      kSetup | kInspect,

@@ -10,8 +10,9 @@
 
 namespace expertflow {
 
-// The forecaster that `train` puts into a model folder by this name is used by itself.
+// What is called so in a model folder is used by itself.
 inline constexpr char kForecasterFileName[] = "forecaster.efn";
+inline constexpr char kPredictorFileName[] = "predictor.efp";
 
 // Reads and checks them as far as that can be done before the model is loaded: whether a file was
 // fitted to this very model is seen by the workers. Empty for a job that computes in place. An

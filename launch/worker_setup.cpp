@@ -19,6 +19,7 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
   }
   worker.prefetch = options.Switch("prefetch");
   worker.stride = StrideOf(options);
+  worker.policy_time_most = options.Number("policy-time") / 100;
   worker.kv_memory_bytes = options.Bytes("kv-memory");
   worker.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
   worker.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));

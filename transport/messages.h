@@ -51,7 +51,7 @@ struct StoreReady {
 // --- coordinator -> worker ---------------------------------------------------------------------
 
 // What a policy was fitted to, as the file that holds it (predictor/). Sent before AttachStore.
-enum class TablesKind : uint8_t { kForecaster = 0 };
+enum class TablesKind : uint8_t { kForecaster = 0, kPredictor = 1 };
 struct PublishTables {
   TablesKind kind = TablesKind::kForecaster;
   std::string name;       // for messages
@@ -186,6 +186,7 @@ struct WorkerStats {
   uint64_t stride_changes = 0;
   bool link_bound = false;            // misses ask for more than the link carries
   bool forecast_on = false;           // a forecaster ranks what leaves the cache, now
+  bool predictor_on = false;  // prefetch goes by a fitted predictor, now
   uint64_t prefetch_predictions = 0;  // experts predicted / of those, truly routed
   uint64_t prefetch_correct = 0;
   uint64_t kv_blocks_used = 0;

@@ -84,19 +84,21 @@ uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, int32_t slot
 
 CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
                                const CachedExecutorOptions& options,
-                               std::unique_ptr<ExpertPredictor> predictor,
+                               std::unique_ptr<ExpertPredictor> pre_gate,
                                ExecutorObserver* observer)
     : device_(device),
       source_(source),
       options_(options),
-      predictor_(std::move(predictor)),
+      predictions_(device, source, options.predictor,
+                   pre_gate != nullptr ? std::move(pre_gate) : std::make_unique<PreGatePredictor>(),
+                   options.top_k, options.sequences_max, options.policy_time_most),
       observer_(observer),
       slot_bytes_(ExpertSlotBytes(source)),
+      forecast_cost_(options.policy_time_most),
       policy_(PolicyOptions(source, options), MakeStride(source, options)),
       slot_copy_(static_cast<size_t>(options.slots)),
       slot_waiting_(static_cast<size_t>(options.slots), -1),
       buffers_(static_cast<size_t>(options.stream_buffers)) {
-  if (predictor_ == nullptr) predictor_ = std::make_unique<PreGatePredictor>();
   size_t widest = 0;
   for (int32_t l = 0; l < source.layers(); ++l) {
     layer_base_.push_back(blocks_.size());
@@ -108,7 +110,6 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
   }
   jobs_.reserve(widest);
   job_buffers_.reserve(widest);
-  probability_ppm_.reserve(widest);
   arrived_.reserve(widest);
   bypass_.reserve(widest);
   demand_slot_.reserve(widest);
@@ -118,7 +119,7 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
 
 Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(
     Device& device, const ExpertBlockSource& source, const CachedExecutorOptions& options,
-    std::unique_ptr<ExpertPredictor> predictor, ExecutorObserver* observer) {
+    std::unique_ptr<ExpertPredictor> pre_gate, ExecutorObserver* observer) {
   if (options.slots < 0 || options.stream_buffers < 2 || options.top_k <= 0 ||
       options.chunk_bytes == 0 || options.outstanding_chunks < 1 || options.stride < 0) {
     return InvalidArgument(fmt::format(
@@ -131,6 +132,10 @@ Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(
       !ExpertPolicy::ForecasterFits(*options.forecaster, ExpertsPerLayer(source))) {
     return InvalidArgument("the forecaster was fitted for other layers than the store's");
   }
+  if (options.predictor != nullptr &&
+      !LayerPredictions::ModelFits(*options.predictor, source, options.top_k)) {
+    return InvalidArgument("the expert predictor was fitted for other layers than the store's");
+  }
   const uint64_t need = CachedExecutorMemoryBytes(source, options.slots, options.stream_buffers);
   if (options.memory == nullptr || options.memory_bytes < need) {
     return ResourceExhausted(fmt::format(
@@ -138,7 +143,7 @@ Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(
         options.stream_buffers, FormatBytes(need), FormatBytes(options.memory_bytes)));
   }
   std::unique_ptr<CachedExecutor> executor(
-      new CachedExecutor(device, source, options, std::move(predictor), observer));
+      new CachedExecutor(device, source, options, std::move(pre_gate), observer));
   RETURN_IF_ERROR(executor->Init());
   return executor;
 }
@@ -181,6 +186,7 @@ Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
   if (call.m == 0) return OkStatus();
   if (observer_ != nullptr) observer_->OnLayerBegin(call.layer, NowNs());
   Observe(call);
+  RETURN_IF_ERROR(predictions_.Observe(call));
   {
     TransferEngine::Lock lock(engine_->mutex());
     Decide(call, lock);
@@ -195,7 +201,10 @@ Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
     AbandonPending();
     const EventTimes times = TakeTimes(call.layer);
     policy_.End(times);
-    if (!groups_.decode_rows().empty()) JudgeForecast(times.layer_ns);
+    if (!groups_.decode_rows().empty()) {
+      JudgeForecast(times.layer_ns);
+      predictions_.EndLayer(times.layer_ns);
+    }
     ++layers_;
     lookahead_.store(policy_.lookahead(), std::memory_order_relaxed);
     engine_->Start(lock, false);
@@ -220,25 +229,15 @@ EventTimes CachedExecutor::TakeTimes(LayerId layer) {
   return times;
 }
 
-// A forecast costs the same for small experts as for large ones, which it saves far more.
+// A forecast costs the same for small experts as for large ones, of which it saves far more time.
 void CachedExecutor::JudgeForecast(int64_t layer_ns) {
-  constexpr uint64_t kEvents = 512;
-  if (!forecasts_ || layer_ns == 0) return;
-  forecast_ns_ += forecast_event_ns_;
-  forecast_layers_ns_ += layer_ns;
-  if (++forecast_events_ < kEvents) return;
-  const double share = static_cast<double>(forecast_ns_) / static_cast<double>(forecast_layers_ns_);
-  forecasts_ = share <= options_.forecast_cost_most;
-  if (!forecasts_) {
-    LogWarning(
-        "expert cache: the forecaster takes {:.1f} % of the layers' time ({} of {} each), more "
-        "than {:.0f} %; going on without it",
-        share * 100, FormatDurationNs(forecast_ns_ / static_cast<int64_t>(kEvents)),
-        FormatDurationNs(forecast_layers_ns_ / static_cast<int64_t>(kEvents)),
-        options_.forecast_cost_most * 100);
-  }
-  forecast_events_ = 0;
-  forecast_ns_ = forecast_layers_ns_ = 0;
+  if (!forecasts_ || !forecast_cost_.Add(forecast_event_ns_, layer_ns)) return;
+  forecasts_ = false;
+  LogInfo(
+      "the next-use forecaster takes {:.0f} % of the layers' time ({} of {} each), more than "
+      "--policy-time allows ({:.0f} %); going on without it",
+      forecast_cost_.share() * 100, FormatDurationNs(forecast_cost_.cost_mean_ns()),
+      FormatDurationNs(forecast_cost_.layer_mean_ns()), forecast_cost_.most() * 100);
 }
 
 void CachedExecutor::Observe(const MoeLayerCall& call) {
@@ -320,26 +319,12 @@ void CachedExecutor::EnqueueSlotLoad(ExpertKey key, SlotRef slot, CopyKind kind,
 }
 
 void CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
-  if (call.pre_gate.empty() || groups_.decode_rows().empty() ||
-      lookahead_.load(std::memory_order_relaxed) == 0) {
-    return;
-  }
-  for (const PreGate& pre_gate : call.pre_gate) {
-    const int32_t experts = source_.experts(pre_gate.target);
-    if (experts == 0) continue;
-    probability_ppm_.resize(static_cast<size_t>(experts));
-    PredictionRequest request;
-    request.source = call.layer;
-    request.target = pre_gate.target;
-    request.distance = policy_.cache().LayerDistance(pre_gate.target);
-    request.experts = experts;
-    request.top_k = options_.top_k;
-    request.rows = groups_.decode_rows();
-    request.logits = pre_gate.logits;
-    predictor_->Predict(request, probability_ppm_);
-
+  const int32_t lookahead = lookahead_.load(std::memory_order_relaxed);
+  if (groups_.decode_rows().empty() || lookahead == 0) return;
+  for (const LayerPredictions::Target& target :
+       predictions_.Predict(call, groups_.decode_rows(), lookahead)) {
     const TransferEngine::Lock lock(engine_->mutex());
-    for (const PrefetchLoad& load : policy_.Prefetch(pre_gate.target, probability_ppm_)) {
+    for (const PrefetchLoad& load : policy_.Prefetch(target.layer, target.probability_ppm)) {
       EnqueueSlotLoad(load.plan.key, load.slot, CopyKind::kPrefetch, load.plan.probability_ppm,
                       load.plan.deadline);
     }
@@ -536,6 +521,7 @@ ExecutorStats CachedExecutor::stats() const {
   stats.stride = static_cast<uint32_t>(policy_.stride().stride());
   stats.stride_changes = policy_.stride().changes();
   stats.forecast_on = forecasts_;
+  stats.predictor_on = predictions_.learned();
   stats.link_bound = policy_.stride().link_bound();
   stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && policy_.planner().active();
   return stats;

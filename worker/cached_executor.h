@@ -19,9 +19,9 @@
 
 #include "common/status.h"
 #include "device/device.h"
-#include "predictor/core/predictor.h"
-#include "predictor/core/stride_controller.h"
+#include "worker/cost_meter.h"
 #include "worker/expert_executor.h"
+#include "worker/layer_predictions.h"
 #include "worker/policy/expert_policy.h"
 #include "worker/transfer_engine.h"
 
@@ -42,8 +42,9 @@ struct CachedExecutorOptions {
   bool dynamic_stride = false;  // the lead follows what is measured, from 1 up to `stride`
   int32_t sequences_max = 16;   // run at once
   std::shared_ptr<const NextUseModel> forecaster;  // ranks victims; null: the cache's own estimate
-  // It is given up when it costs more than this share of the layers' time.
-  double forecast_cost_most = 0.05;
+  std::shared_ptr<const HybridModel> predictor;    // what to prefetch; null: the pre-gate
+  // Each of the two is given up when it takes more than this share of the layers' time.
+  double policy_time_most = 0.05;
   PrefetchPlannerOptions prefetch;
   uint64_t speculative_bytes_per_window = UINT64_MAX;  // copied per layer event
 
@@ -60,13 +61,17 @@ uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, int32_t slot
 
 class CachedExecutor final : public ExpertExecutor, private TransferEngine::Listener {
  public:
-  // REQUIRES: device, source and observer (may be null) outlive it. `predictor` null: pre-gate.
+  // REQUIRES: device, source and observer (may be null) outlive it. `pre_gate` null:
+  // PreGatePredictor.
   static Result<std::unique_ptr<CachedExecutor>> Create(
       Device& device, const ExpertBlockSource& source, const CachedExecutorOptions& options,
-      std::unique_ptr<ExpertPredictor> predictor = nullptr, ExecutorObserver* observer = nullptr);
+      std::unique_ptr<ExpertPredictor> pre_gate = nullptr, ExecutorObserver* observer = nullptr);
   ~CachedExecutor() override;
 
-  int32_t LookaheadLayers() const override { return lookahead_.load(std::memory_order_relaxed); }
+  // None while the fitted predictor is in use, which does without pre-gates.
+  int32_t LookaheadLayers() const override {
+    return predictions_.learned() ? 0 : lookahead_.load(std::memory_order_relaxed);
+  }
   // An error (a copy that failed or did not end in time) names the expert; the executor stays
   // usable and later calls give right results.
   Status RunExperts(const MoeLayerCall& call) override;
@@ -85,7 +90,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   };
 
   CachedExecutor(Device& device, const ExpertBlockSource& source,
-                 const CachedExecutorOptions& options, std::unique_ptr<ExpertPredictor> predictor,
+                 const CachedExecutorOptions& options, std::unique_ptr<ExpertPredictor> pre_gate,
                  ExecutorObserver* observer);
   Status Init();
   size_t Index(ExpertKey key) const { return layer_base_[key.layer.index()] + key.expert.index(); }
@@ -112,7 +117,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   Device& device_;
   const ExpertBlockSource& source_;
   const CachedExecutorOptions options_;
-  std::unique_ptr<ExpertPredictor> predictor_;
+  LayerPredictions predictions_;
   ExecutorObserver* const observer_;
   const uint64_t slot_bytes_;
   std::vector<size_t> layer_base_;
@@ -123,16 +128,13 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   RowGroups groups_;
   std::vector<ExpertJob> jobs_;
   std::vector<int32_t> job_buffers_;  // streaming buffers that jobs_ read
-  std::vector<uint32_t> probability_ppm_;
   std::vector<RoutedRow> routed_;
   std::vector<uint16_t> routed_ids_;
   // As of the end of the event before.
   LayerId layer_before_;
   int64_t end_before_ns_ = 0;
   int64_t forecast_event_ns_ = 0;
-  uint64_t forecast_events_ = 0;
-  int64_t forecast_ns_ = 0;
-  int64_t forecast_layers_ns_ = 0;  // of the same events
+  CostMeter forecast_cost_;
   TransferCounters link_before_;
   uint64_t stall_before_ns_ = 0;
 

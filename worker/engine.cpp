@@ -239,6 +239,8 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.dynamic_stride = options_.dynamic_stride;
     cache.prefetch.enabled = options_.prefetch;
     cache.forecaster = options_.forecaster;
+    cache.predictor = options_.predictor;
+    cache.policy_time_most = options_.policy_time_most;
     cache.chunk_bytes = options_.transfer_chunk_bytes;
     ASSIGN_OR_RETURN(executor_,
                      CachedExecutor::Create(device_, *blocks_, cache, nullptr, timeline));
@@ -469,6 +471,7 @@ WorkerStats Engine::stats() const {
   stats.stride_changes = experts.stride_changes;
   stats.link_bound = experts.link_bound;
   stats.forecast_on = experts.forecast_on;
+  stats.predictor_on = experts.predictor_on;
   stats.prefetch_predictions = experts.prefetch_predictions;
   stats.prefetch_correct = experts.prefetch_correct;
   stats.stall_ns = experts.stall_ns;

@@ -17,6 +17,7 @@
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
 #include "model/arch/model.h"
+#include "predictor/core/hybrid_model.h"
 #include "predictor/core/next_use_forecaster.h"
 #include "transport/messages.h"
 #include "worker/expert_executor.h"
@@ -36,6 +37,8 @@ struct EngineOptions {
   bool prefetch = true;                            // by plan.limits.lookahead_max layers, at most
   bool dynamic_stride = true;                      // else by exactly as many
   std::shared_ptr<const NextUseModel> forecaster;  // null: none
+  std::shared_ptr<const HybridModel> predictor;    // null: the pre-gate
+  double policy_time_most = 0.05;                  // of a layer's time, for each of the two
   uint64_t transfer_chunk_bytes = 1 << 20;
 };
 

@@ -43,7 +43,8 @@ struct ExecutorStats {
   uint32_t stride = 0;            // of the prefetch, now
   uint64_t stride_changes = 0;
   bool link_bound = false;
-  bool forecast_on = false;  // victims are ranked by a forecaster, now
+  bool forecast_on = false;   // victims are ranked by a forecaster, now
+  bool predictor_on = false;  // prefetch goes by a fitted predictor, now
 };
 
 class ExpertExecutor : public MoeExecutor {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "device/cpu/cpu_device.h"
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
+#include "predictor/hybrid_file.h"
 #include "predictor/next_use_file.h"
 #include "transport/coordinator_link.h"
 #include "transport/wire.h"
@@ -47,8 +49,11 @@ class WorkerProcess {
   // Returns true when the process should end.
   Result<bool> Handle(const Message& message);
   Status Attach(const StoreReady& store);
-  // The published one if it fits the model and can be of use, else null.
-  Result<std::shared_ptr<const NextUseModel>> TakeForecaster();
+  // The published ones if they fit the model and can be of use, else null.
+  template <typename Model, typename Decode>
+  Result<std::shared_ptr<const Model>> TakeTables(TablesKind kind, Decode decode,
+                                                  const char* option);
+  std::string InUse(TablesKind kind) const;  // JSON
   Status OpenDevice();
   MemoryPlanInput PlanInput() const;
   std::string EffectiveConfig() const;
@@ -72,8 +77,8 @@ class WorkerProcess {
   std::unique_ptr<RoutingRecorder> recorder_;
   std::unique_ptr<EngineThread> engine_;
   std::vector<Message> pending_;
-  PublishTables forecaster_;  // as published; no bytes: none
-  std::string forecaster_use_ = "none";
+  std::map<TablesKind, PublishTables> tables_;  // as published
+  std::map<TablesKind, std::string> in_use_;    // names
   uint64_t beats_ = 0;
 };
 
@@ -121,23 +126,28 @@ std::string WorkerProcess::EffectiveConfig() const {
   const DeviceProperties& device = device_->properties();
   return fmt::format(
       R"({{"device":"{}","kernels":"{}","arithmetic":"{}","threads":{},"device_memory":"{}","prefetch":{},)"
-      R"("stride":"{}","forecaster":{},)"
+      R"("stride":"{}","forecaster":{},"predictor":{},)"
       R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"sequences_max":{},)"
       R"("prefill_tokens_max":{},"transfer_chunk_bytes":{}}})",
       device.name, device.kernels, device.arithmetic, device.threads,
       options_.device_memory_host ? "host" : "private",
       options_.prefetch && !options_.device_memory_host,
-      options_.stride == 0 ? "auto" : std::to_string(options_.stride), JsonQuoted(forecaster_use_),
-      device.link.bytes_per_second, device.link.latency_ns, device.link.emulated,
-      options_.sequences_max, options_.prefill_tokens_max, options_.transfer_chunk_bytes);
+      options_.stride == 0 ? "auto" : std::to_string(options_.stride),
+      InUse(TablesKind::kForecaster), InUse(TablesKind::kPredictor), device.link.bytes_per_second,
+      device.link.latency_ns, device.link.emulated, options_.sequences_max,
+      options_.prefill_tokens_max, options_.transfer_chunk_bytes);
 }
 
-Result<std::shared_ptr<const NextUseModel>> WorkerProcess::TakeForecaster() {
-  std::shared_ptr<const NextUseModel> model;
-  if (forecaster_.bytes.empty() || options_.device_memory_host) return model;
-  const std::string& name = forecaster_.name;
-  Result<NextUseFile> file = DecodeNextUse(forecaster_.bytes, name);
-  forecaster_.bytes = {};
+// File is NextUseFile or HybridFile.
+template <typename Model, typename Decode>
+Result<std::shared_ptr<const Model>> WorkerProcess::TakeTables(TablesKind kind, Decode decode,
+                                                               const char* option) {
+  std::shared_ptr<const Model> model;
+  const auto found = tables_.find(kind);
+  if (found == tables_.end() || options_.device_memory_host) return model;
+  const PublishTables tables = std::move(found->second);
+  tables_.erase(found);
+  auto file = decode(tables.bytes, tables.name);
   Status fits = file.status();
   if (fits.ok()) {
     std::array<uint8_t, 16> identity;
@@ -145,18 +155,22 @@ Result<std::shared_ptr<const NextUseModel>> WorkerProcess::TakeForecaster() {
     std::memcpy(identity.data(), &store_->fingerprint(), sizeof(identity));
     const ModelShape& shape = architecture_->shape();
     const std::vector<int32_t> experts(shape.moe_layers.size(), shape.experts);
-    fits = CheckFittedTo(*file, identity, experts, name);
+    fits = CheckFittedTo(*file, identity, experts, tables.name);
   }
   if (fits.ok()) {
-    forecaster_use_ = name;
-    model = std::make_shared<NextUseModel>(std::move(file->model));
-  } else if (forecaster_.required) {
+    in_use_[kind] = tables.name;
+    model = std::make_shared<Model>(std::move(file->model));
+  } else if (tables.required) {
     return fits;
   } else {
-    LogWarning("{}; going on without a forecaster (--forecaster off says so for good)",
-               fits.message());
+    LogWarning("{}; going on without it (--{} off says so for good)", fits.message(), option);
   }
   return model;
+}
+
+std::string WorkerProcess::InUse(TablesKind kind) const {
+  const auto found = in_use_.find(kind);
+  return JsonQuoted(found == in_use_.end() ? "none" : found->second);
 }
 
 Status WorkerProcess::Attach(const StoreReady& ready) {
@@ -183,7 +197,11 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   engine_options.prefill_tokens_max = options_.prefill_tokens_max;
   engine_options.prefetch = options_.prefetch;
   engine_options.dynamic_stride = options_.stride == 0;
-  ASSIGN_OR_RETURN(engine_options.forecaster, TakeForecaster());
+  ASSIGN_OR_RETURN(engine_options.forecaster,
+                   TakeTables<NextUseModel>(TablesKind::kForecaster, DecodeNextUse, "forecaster"));
+  ASSIGN_OR_RETURN(engine_options.predictor,
+                   TakeTables<HybridModel>(TablesKind::kPredictor, DecodeHybrid, "predictor"));
+  engine_options.policy_time_most = options_.policy_time_most;
   engine_options.transfer_chunk_bytes = options_.transfer_chunk_bytes;
   ASSIGN_OR_RETURN(auto engine, Engine::Create(engine_options, *device_, *architecture_, *store_,
                                                timeline_.get()));
@@ -216,7 +234,7 @@ Result<bool> WorkerProcess::Handle(const Message& message) {
   if (const auto* attach = std::get_if<AttachStore>(&message)) {
     RETURN_IF_ERROR(Attach(attach->store));
   } else if (const auto* tables = std::get_if<PublishTables>(&message)) {
-    forecaster_ = *tables;
+    tables_[tables->kind] = *tables;
   } else if (std::holds_alternative<Shutdown>(message)) {
     return true;
   } else if (engine_ == nullptr) {

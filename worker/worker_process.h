@@ -28,6 +28,7 @@ struct WorkerOptions {
   int32_t streaming_buffers = 2;
   LinkProperties link;  // emulated when a rate is given
   bool prefetch = true;
+  double policy_time_most = 0.05;  // of a layer's time, for forecaster and predictor each
   int32_t stride = 0;  // layers of lead of the prefetch; 0: as measured, up to kStrideMost
   uint64_t kv_memory_bytes = 0;  // 0: see memory_plan.h
   int32_t sequences_max = 16;

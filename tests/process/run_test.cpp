@@ -209,6 +209,19 @@ TEST(ForecasterTest, FIELD_04_FittedToARecordingItRanksTheCacheAndChangesNoToken
   EXPECT_EQ(text.substr(0, reference.text.size()), reference.text);
   const std::string json = ReadAll(json_file);
   EXPECT_NE(json.find("run.efn"), std::string::npos) << json;
+  EXPECT_NE(json.find("tiny-moe/predictor.efp"), std::string::npos) << "found by itself\n" << json;
+  // However much they take: both work all the time, alone in a batch and together with others.
+  const auto lasting = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--expert-memory", "25%", "--forecaster", forecaster, "--policy-time",
+                             "1000000", "--json", json_file});
+    const std::string same = Text(more, reference);
+    EXPECT_NE(same.find(reference.text), std::string::npos) << same;
+    for (const char* on : {"\"forecast_on\": true", "\"predictor_on\": true"}) {
+      EXPECT_NE(ReadAll(json_file).find(on), std::string::npos) << on;
+    }
+  };
+  lasting({"--link", "1GB/s"});
+  lasting({"--prompt", "In the beginning", "--prompt", "A list", "--stride", "4"});
 
   // Beside a model it is used by itself, and what is wrong with it is said.
   const std::string model = folder + "/model";
@@ -250,6 +263,8 @@ TEST(BadInputTest, IsRefusedInOneLine) {
       {{"--model", kModel, "--stride", "9"}, {"--stride", "9"}},
       {{"--model", kModel, "--expert-memory", "9%", "--forecaster", "/none"},
        {"--forecaster", "/none"}},
+      {{"--model", kModel, "--expert-memory", "9%", "--predictor", kModel + "/config.json"},
+       {"--predictor", "config.json"}},
       {{"--model", "/nonexistent"}, {"/nonexistent"}},
       {{"--model", broken}, {"model.safetensors"}},
       {{"--model", kModel, "--tokenizer", kModel + "/config.json"}, {"config.json"}},

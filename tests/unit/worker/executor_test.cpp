@@ -138,7 +138,7 @@ TEST(CachedExecutor, FIELD_04_AForecasterChangesWhoLeavesAndNoBit) {
   const ExecutorStats without = run(options);
   const std::vector<int32_t> experts(RandomMoe::kLayers - 1, RandomMoe::kExperts);
   options.forecaster = std::make_shared<NextUseModel>(testing::RandomForecaster(experts, 5, 2));
-  options.forecast_cost_most = 1e6;  // these layers are tiny
+  options.policy_time_most = 1e6;  // these layers are tiny
   const ExecutorStats with = run(options);
   EXPECT_TRUE(with.forecast_on);
   EXPECT_EQ(with.hits + with.late_hits + with.misses,
@@ -150,7 +150,7 @@ TEST(CachedExecutor, AForecasterThatIsTooSlowForTheLayersIsGivenUp) {
   CachedExecutorOptions options = Options(7);
   const std::vector<int32_t> experts(RandomMoe::kLayers - 1, RandomMoe::kExperts);
   options.forecaster = std::make_shared<NextUseModel>(testing::RandomForecaster(experts, 5, 2));
-  options.forecast_cost_most = 0;
+  options.policy_time_most = 0;
   Rig rig(DType::kBF16, options);
   rig.Run(40, 5);
   EXPECT_TRUE(rig.cached->stats().forecast_on) << "judged too early";

@@ -121,8 +121,8 @@ auto Fields(T& m) {
                   m.late_hits, m.misses, m.bypasses, m.bytes_demand, m.bytes_prefetch,
                   m.bytes_wasted, m.prefetch_cancelled, m.link_busy_ns, m.link_bytes_per_second,
                   m.link_emulated, m.prefetch_enabled, m.stride, m.stride_changes, m.link_bound,
-                  m.forecast_on, m.predictor_on, m.prefetch_predictions, m.prefetch_correct, m.kv_blocks_used,
-                  m.kv_blocks_total, m.sequences, m.resident_bytes);
+                  m.forecast_on, m.predictor_on, m.prefetch_predictions, m.prefetch_correct,
+                  m.kv_blocks_used, m.kv_blocks_total, m.sequences, m.resident_bytes);
 }
 template <wire::Is<Heartbeat> T>
 auto Fields(T& m) {

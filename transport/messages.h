@@ -186,7 +186,7 @@ struct WorkerStats {
   uint64_t stride_changes = 0;
   bool link_bound = false;            // misses ask for more than the link carries
   bool forecast_on = false;           // a forecaster ranks what leaves the cache, now
-  bool predictor_on = false;  // prefetch goes by a fitted predictor, now
+  bool predictor_on = false;          // prefetch goes by a fitted predictor, now
   uint64_t prefetch_predictions = 0;  // experts predicted / of those, truly routed
   uint64_t prefetch_correct = 0;
   uint64_t kv_blocks_used = 0;

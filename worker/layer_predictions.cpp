@@ -25,7 +25,7 @@ LayerPredictions::LayerPredictions(Device& device, const ExpertBlockSource& sour
   if (model == nullptr) return;
   CHECK(ModelFits(*model, source, top_k));
   live_ = std::make_unique<LivePredictor>(std::move(model),
-                                          static_cast<size_t>(std::max(1, sequences_max)));
+                                          static_cast<size_t>(std::max(1, sequences_max)), true);
   learned_ = true;
 }
 

@@ -127,7 +127,7 @@ class Judge {
     for (int32_t d = 1; d <= distances; ++d) {
       const auto chosen = trace_.Chosen(sequence, at, layer + d);
       Count(JudgedArm::kFrequency, kind, layer, d, chosen,
-            frequent_[static_cast<size_t>(layer + d)]);
+            frequent_[static_cast<size_t>(layer) + static_cast<size_t>(d)]);
       Count(JudgedArm::kOracle, kind, layer, d, chosen, chosen);
       // The first token of a sequence has none before it.
       const auto before =
@@ -200,8 +200,8 @@ double HybridJudgement::CalibrationError(JudgedArm arm, StateKind kind,
   return largest;
 }
 
-HybridJudgement JudgeHybrid(std::shared_ptr<const HybridModel> model, const FeatureTrace& trace,
-                            const HybridJudgeOptions& options) {
+HybridJudgement JudgeHybrid(const std::shared_ptr<const HybridModel>& model,
+                            const FeatureTrace& trace, const HybridJudgeOptions& options) {
   const size_t step = std::max<size_t>(
       1, (trace.tokens() + options.tokens_max - 1) / std::max<size_t>(options.tokens_max, 1));
   std::vector<Judge> parts;
@@ -233,8 +233,9 @@ HybridJudgement JudgeHybrid(std::shared_ptr<const HybridModel> model, const Feat
   return std::move(total);
 }
 
-std::vector<double> TimeHybrid(std::shared_ptr<const HybridModel> model, const FeatureTrace& trace,
-                               size_t batch, int32_t distances, size_t tokens_max) {
+std::vector<double> TimeHybrid(const std::shared_ptr<const HybridModel>& model,
+                               const FeatureTrace& trace, size_t batch, int32_t distances,
+                               size_t tokens_max) {
   std::vector<double> nanoseconds;
   const auto hidden = static_cast<size_t>(model->hidden);
   const auto k = static_cast<size_t>(model->top_k);

@@ -75,12 +75,13 @@ struct HybridJudgeOptions {
   int32_t threads = 1;
 };
 
-HybridJudgement JudgeHybrid(std::shared_ptr<const HybridModel> model, const FeatureTrace& trace,
-                            const HybridJudgeOptions& options);
+HybridJudgement JudgeHybrid(const std::shared_ptr<const HybridModel>& model,
+                            const FeatureTrace& trace, const HybridJudgeOptions& options);
 
 // What prediction costs: nanoseconds of CPU time of a layer, taking in the rows of `batch`
 // sequences and predicting `distances` layers, by source layer in turn. One thread.
-std::vector<double> TimeHybrid(std::shared_ptr<const HybridModel> model, const FeatureTrace& trace,
-                               size_t batch, int32_t distances, size_t tokens_max);
+std::vector<double> TimeHybrid(const std::shared_ptr<const HybridModel>& model,
+                               const FeatureTrace& trace, size_t batch, int32_t distances,
+                               size_t tokens_max);
 
 }  // namespace expertflow

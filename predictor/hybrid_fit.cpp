@@ -280,7 +280,8 @@ Status Fit::FitMapsOf(StateKind kind, int32_t layer) {
     std::copy_n(state, hidden, states.data() + rows * hidden);
     std::copy_n(context_.data() + i * rank, rank, state + hidden);
     for (int32_t d = 1; d <= distances; ++d) {
-      const auto experts = static_cast<size_t>(model_->experts[static_cast<size_t>(layer + d)]);
+      const auto experts =
+          static_cast<size_t>(model_->experts[static_cast<size_t>(layer) + static_cast<size_t>(d)]);
       trace_.Scores(
           sample.sequence, sample.at, layer + d,
           std::span(y).subspan(rows * outputs + model_->BaseOf(layer + d) - first, experts));

@@ -77,8 +77,9 @@ HybridPredictor::HybridPredictor(std::shared_ptr<const HybridModel> model)
   size_t targets = 0;
   for (int32_t l = 0; l + 1 < model_->layers(); ++l) {
     const size_t first = base_[static_cast<size_t>(l) + 1];
-    targets =
-        std::max(targets, base_[static_cast<size_t>(l + 1 + model_->DistancesFrom(l))] - first);
+    targets = std::max(
+        targets,
+        base_[static_cast<size_t>(l) + 1 + static_cast<size_t>(model_->DistancesFrom(l))] - first);
   }
   candidates_max_ = targets;
   blocks_.resize(kContextBlocks * width);
@@ -332,7 +333,7 @@ void HybridPredictor::AddCandidates(PredictionArm arm, int32_t distance) {
 void HybridPredictor::FillFeatures(size_t index, bool probe) {
   const Candidate& candidate = candidates_[index];
   const auto expert = static_cast<size_t>(candidate.expert);
-  const auto target = static_cast<size_t>(source_ + candidate.distance);
+  const auto target = static_cast<size_t>(source_) + static_cast<size_t>(candidate.distance);
   const auto d = static_cast<size_t>(candidate.distance - 1);
   const auto k = static_cast<size_t>(model_->top_k);
   const auto kind = static_cast<size_t>(kind_);

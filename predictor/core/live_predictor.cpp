@@ -38,10 +38,10 @@ double Hits(std::span<const uint16_t> predicted, std::span<const uint16_t> chose
 
 }  // namespace
 
-LivePredictor::LivePredictor(std::shared_ptr<const HybridModel> model, size_t sequences_max,
+LivePredictor::LivePredictor(const std::shared_ptr<const HybridModel>& model, size_t sequences_max,
                              bool learn)
     : learner_(learn ? std::make_unique<HybridLearner>(*model, HybridLearnerOptions{}) : nullptr),
-      model_(learn ? learner_->model() : std::move(model)),
+      model_(learn ? learner_->model() : model),
       sequences_max_(sequences_max) {
   CHECK(model_ != nullptr && sequences_max_ > 0);
 }
@@ -220,7 +220,8 @@ int32_t LivePredictor::Predict(int32_t distances) {
   if (active_.empty()) return 0;
   const int32_t count = std::clamp(distances, 0, model_->DistancesFrom(layer_));
   for (int32_t d = 1; d <= count; ++d) {
-    const auto experts = static_cast<size_t>(model_->experts[static_cast<size_t>(layer_ + d)]);
+    const auto experts =
+        static_cast<size_t>(model_->experts[static_cast<size_t>(layer_) + static_cast<size_t>(d)]);
     probability_ppm_[static_cast<size_t>(d - 1)].assign(experts, 0);
   }
   const bool falls_back = std::any_of(recall_.begin(), recall_.begin() + count,

@@ -50,7 +50,7 @@ class LivePredictor {
   // States of at most `sequences_max` sequences are kept, of those that were seen last. With
   // `learn` it learns from what comes, on a copy of the model. REQUIRES:
   // CheckHybridModel(*model).ok(), sequences_max > 0
-  LivePredictor(std::shared_ptr<const HybridModel> model, size_t sequences_max, bool learn);
+  LivePredictor(const std::shared_ptr<const HybridModel>& model, size_t sequences_max, bool learn);
 
   // `layer` counts MoE layers. Rows of a sequence follow each other in order; every sequence meets
   // the layers in order. One that starts in the middle of a token is taken up at its next.

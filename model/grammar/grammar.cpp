@@ -1,7 +1,5 @@
 #include "model/grammar/grammar.h"
 
-#include <algorithm>
-
 namespace expertflow {
 
 ByteSet BytesOf(std::string_view bytes) {
@@ -26,9 +24,9 @@ Grammar::NodeId Grammar::Add(const Node& node) {
 }
 
 Grammar::NodeId Grammar::Byte(const ByteSet& set, NodeId next) {
-  auto found = std::find(sets_.begin(), sets_.end(), set);
-  if (found == sets_.end()) found = sets_.insert(sets_.end(), set);
-  return Add({Kind::kByte, static_cast<int32_t>(found - sets_.begin()), next, kNone});
+  const auto [found, is_new] = set_ids_.emplace(set, static_cast<int32_t>(sets_.size()));
+  if (is_new) sets_.push_back(set);
+  return Add({Kind::kByte, found->second, next, kNone});
 }
 
 Grammar::NodeId Grammar::Text(std::string_view text, NodeId next) {

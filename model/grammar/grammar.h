@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,7 @@ class Grammar {
 
   std::vector<Node> nodes_;
   std::vector<ByteSet> sets_;
+  std::unordered_map<ByteSet, int32_t> set_ids_;
   NodeId root_ = kNone;
   bool full_ = false;
 };

@@ -26,6 +26,7 @@ GrammarAutomaton::StateId GrammarAutomaton::Intern(std::vector<Item> open) {
     if (seen.emplace(node, stack).second) open.emplace_back(node, stack);
   };
   while (!open.empty()) {
+    if (seen.size() > kReadingsMax) return kDead;
     const auto [id, stack] = open.back();
     open.pop_back();
     const Grammar::Node& node = grammar_.node(id);

@@ -19,6 +19,8 @@ class GrammarAutomaton {
   using StateId = int32_t;
   static constexpr StateId kDead = -1;
   static constexpr size_t kStatesMax = 20'000;
+  // Readings of one text. Where a grammar is so ambiguous that there are more, nothing may follow.
+  static constexpr size_t kReadingsMax = 2'000;
 
   explicit GrammarAutomaton(Grammar grammar);
 
@@ -45,7 +47,8 @@ class GrammarAutomaton {
   static constexpr StateId kUnknown = -2;
 
   int32_t Push(Grammar::NodeId return_to, int32_t below);
-  // All byte nodes that are reached from `open` without consuming a byte.
+  // All byte nodes that are reached from `open` without consuming a byte. kDead when there are
+  // none, or too many.
   StateId Intern(std::vector<Item> open);
 
   const Grammar grammar_;

@@ -24,6 +24,7 @@ constexpr uint32_t kRepetitionsMax = 4096;
 constexpr size_t kBytesMax = size_t{1} << 20;
 constexpr size_t kAlternativesMax = 256;
 constexpr int kDepthMax = 120;
+constexpr size_t kTypes = 7;
 
 // They say something about a value, but do not restrict it.
 bool IsAnnotation(const std::string& keyword) {
@@ -123,16 +124,17 @@ NodeId SchemaCompiler::Compile(const Json& schema, const std::string& where, Nod
     return json_.Value(next);
   }
   if (type->is_string()) return OfType(schema, type->get<std::string>(), where, next);
-  if (!type->is_array() || type->empty()) Refuse(where, "type: expected a name or a list of names");
+  if (!type->is_array() || type->empty() || type->size() > kTypes) {
+    Refuse(where, "type: expected a name or a list of names");
+  }
   NodeId any = Grammar::kNone;
   for (const Json& one : *type) {
     if (!one.is_string()) Refuse(where, "type: expected names");
     // A keyword of another type says nothing about this one.
     const std::string name = one.get<std::string>();
-    Json part = schema;
-    const bool bare = name == "null" || name == "boolean";
-    if (bare) part = {{"type", name}};
-    const NodeId node = OfType(part, name, where, next);
+    const Json bare = {{"type", name}};
+    const bool is_bare = name == "null" || name == "boolean";
+    const NodeId node = OfType(is_bare ? bare : schema, name, where, next);
     any = any == Grammar::kNone ? node : grammar_.Either(any, node);
   }
   return any;

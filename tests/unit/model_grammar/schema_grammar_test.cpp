@@ -191,5 +191,17 @@ TEST(SchemaGrammar, LargeSchemasAreRefused) {
   EXPECT_THAT(ParseGrammar(Source("{\"enum\":[" + deep)).status().message(), HasSubstr("nested"));
 }
 
+// Two ways to read each bracket: after n of them there would be 2^n readings.
+TEST(SchemaGrammar, AmbiguousSchemasStayBounded) {
+  Texts texts(Source(R"({"$ref":"#/$defs/a","$defs":{"a":{"anyOf":[{"type":"null"},
+      {"type":"array","items":{"$ref":"#/$defs/a"}},
+      {"type":"array","items":{"$ref":"#/$defs/a"},"maxItems":3}]}}})"));
+  texts.ExpectWhole({"[[null,null],[[]]]"});
+  texts.ExpectNo({std::string(200, '[')});  // what cannot be followed any more is not allowed
+  std::string many = R"({"type":["null")";
+  for (int i = 0; i < 7; ++i) many += R"(,"null")";
+  EXPECT_THAT(ParseGrammar(Source(many + "]}")).status().message(), HasSubstr("type"));
+}
+
 }  // namespace
 }  // namespace expertflow

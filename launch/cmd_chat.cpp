@@ -6,7 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -81,7 +80,6 @@ class ChatClient {
 
  private:
   std::string Request() const;
-  Result<UniqueFd> Connect() const;
   Status ReadAnswer(int fd);
   void OnJson(std::string_view json);
 
@@ -113,18 +111,6 @@ std::string ChatClient::Request() const {
              "Connection: close\r\nContent-Type: application/json\r\n"
              "Content-Length: {}\r\n\r\n{}",
              text.size(), text);
-}
-
-Result<UniqueFd> ChatClient::Connect() const {
-  UniqueFd fd(::socket(address_.family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const bool connected =
-      fd.valid() &&
-      ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address_.storage), address_.size) == 0;
-  if (!connected) {
-    return Unavailable(fmt::format("{}:{}: {}; is the server running?", url_.host, url_.port,
-                                   std::strerror(errno)));
-  }
-  return fd;
 }
 
 void ChatClient::OnJson(std::string_view text) {
@@ -175,7 +161,7 @@ Status ChatClient::Ask(const std::string& question) {
   answer_.clear();
   error_.clear();
   const Status status = [this] {
-    ASSIGN_OR_RETURN(const UniqueFd fd, Connect());
+    ASSIGN_OR_RETURN(const UniqueFd fd, ConnectServer(url_, address_));
     const std::string request = Request();
     for (size_t sent = 0; sent < request.size();) {
       const ssize_t count =

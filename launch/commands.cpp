@@ -25,6 +25,7 @@ int Dispatch(const Options& options) {
     case Command::kRun: return RunCommand(options);
     case Command::kServe: return ServeCommand(options);
     case Command::kCompare: return CompareCommand(options);
+    case Command::kTop: return TopCommand(options);
     case Command::kChat: return ChatCommand(options);
     case Command::kPerplexity: return PerplexityCommand(options);
     case Command::kInspect: return InspectCommand(options);

@@ -16,6 +16,7 @@ inline constexpr int kExitSignal = 128;  // plus the signal's number
 
 int RunCommand(const Options& options);      // run
 int ServeCommand(const Options& options);    // serve
+int TopCommand(const Options& options);      // top
 int ChatCommand(const Options& options);     // chat
 int CompareCommand(const Options& options);  // compare
 int PerplexityCommand(const Options& options);

@@ -23,6 +23,7 @@ constexpr uint32_t kReplay = Bit(Command::kReplay);
 constexpr uint32_t kTrain = Bit(Command::kTrain);
 constexpr uint32_t kServe = Bit(Command::kServe);
 constexpr uint32_t kChat = Bit(Command::kChat);
+constexpr uint32_t kTop = Bit(Command::kTop);
 constexpr uint32_t kPerplexity = Bit(Command::kPerplexity);
 constexpr uint32_t kSimulate = Bit(Command::kSimulate);
 
@@ -33,7 +34,7 @@ constexpr uint32_t kRoles = kCoordinator | kStore | kWorker;
 // coordinator knows what a replacement is started with.
 constexpr uint32_t kSetup = kJobs | kRoles;
 constexpr uint32_t kTools = kJobs | kInspect | kPack | kSynth | kTokenize | kStatus | kClean |
-                            kBench | kTrace | kReplay | kTrain | kSimulate | kChat;
+                            kBench | kTrace | kReplay | kTrain | kSimulate | kChat | kTop;
 
 constexpr CommandInfo kCommands[] = {
     {Command::kRun, "run", "generate text: starts a job on this host, and ends it",
@@ -47,6 +48,8 @@ constexpr CommandInfo kCommands[] = {
      "Lines are read from standard input; one that ends with a backslash goes on in the next.\n"
      "/clear forgets what was said, /system TEXT sets the system message, /exit or Ctrl-D ends.\n"
      "Ctrl-C stops an answer; what came of it stays in the history."},
+    {Command::kTop, "top", "a server's load, caches and links, now and now",
+     "Rates and shares are of the time between two looks at its /metrics. Ctrl-C ends."},
     {Command::kInspect, "inspect", "what is in a checkpoint or store file, and the memory plan",
      "Nothing is allocated. A folder with nothing but a config.json will do for the plan."},
     {Command::kPack, "pack", "write a checkpoint as a store file that later starts map at once",
@@ -707,7 +710,7 @@ constexpr OptionSpec kOptions[] = {
      {.command_line_only = true}},
     {"json",
      Type::kText,
-     kTools & ~kTokenize & ~kChat,
+     kTools & ~(kTokenize | kChat | kTop),
      "FILE",
      "",
      "write the figures as JSON (docs/json.md); - is standard output",

@@ -1,4 +1,4 @@
-// The options of `expertflow bench serve` and `expertflow chat`.
+// The options of `expertflow bench serve`, `expertflow chat` and `expertflow top`.
 #include "launch/option_list.h"
 
 namespace expertflow {
@@ -8,16 +8,23 @@ using Type = OptionType;
 
 constexpr uint32_t kBench = Bit(Command::kBench);
 constexpr uint32_t kChat = Bit(Command::kChat);
+constexpr uint32_t kTop = Bit(Command::kTop);
 
 constexpr OptionSpec kOptions[] = {
     {"url",
      Type::kText,
-     kBench | kChat,
+     kBench | kChat | kTop,
      "URL",
      "http://127.0.0.1:8000",
      "the server, without /v1 (bench: serve)",
      {.command_line_only = true}},
-    {"api-key", Type::kText, kBench | kChat, "KEY", "", "sent as Authorization: Bearer KEY", {}},
+    {"api-key",
+     Type::kText,
+     kBench | kChat | kTop,
+     "KEY",
+     "",
+     "sent as Authorization: Bearer KEY",
+     {}},
     {"model-name",
      Type::kText,
      kBench | kChat,
@@ -126,6 +133,20 @@ constexpr OptionSpec kOptions[] = {
       .max = 1e6,
       .command_line_only = true,
       .default_note = "0: what the server allows"}},
+    {"interval",
+     Type::kDuration,
+     kTop,
+     "TIME",
+     "1s",
+     "between two looks",
+     {.min = 1e7, .command_line_only = true}},
+    {"looks",
+     Type::kInteger,
+     kTop,
+     "N",
+     "0",
+     "how often to look before it ends",
+     {.min = 0, .max = 1e9, .command_line_only = true, .default_note = "0: until Ctrl-C"}},
 };
 
 }  // namespace

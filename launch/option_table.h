@@ -33,6 +33,7 @@ enum class Command : uint32_t {
   kPerplexity = 1U << 16,
   kSimulate = 1U << 17,
   kChat = 1U << 18,
+  kTop = 1U << 19,
 };
 
 struct CommandInfo {

@@ -4,6 +4,8 @@
 #include <netdb.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <string_view>
 
 namespace expertflow {
@@ -54,6 +56,18 @@ Result<ServerAddress> ResolveServer(const ServerUrl& url) {
               reinterpret_cast<char*>(&address.storage));
   ::freeaddrinfo(found);
   return address;
+}
+
+Result<UniqueFd> ConnectServer(const ServerUrl& url, const ServerAddress& address) {
+  UniqueFd fd(::socket(address.family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const bool connected =
+      fd.valid() &&
+      ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) == 0;
+  if (!connected) {
+    return Unavailable(
+        fmt::format("{}:{}: {}; is the server running?", url.host, url.port, std::strerror(errno)));
+  }
+  return fd;
 }
 
 }  // namespace expertflow

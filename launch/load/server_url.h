@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/status.h"
+#include "common/unique_fd.h"
 
 namespace expertflow {
 
@@ -29,5 +30,8 @@ struct ServerAddress {
 
 // The first that the system knows.
 Result<ServerAddress> ResolveServer(const ServerUrl& url);
+
+// Waits for the connection.
+Result<UniqueFd> ConnectServer(const ServerUrl& url, const ServerAddress& address);
 
 }  // namespace expertflow

@@ -208,6 +208,24 @@ TEST(ServeTest, ATerminalsChatIsTheServersAndRemembers) {
   EXPECT_THAT(alone.err(), HasSubstr("is the server running?"));
 }
 
+TEST(ServeTest, TopShowsWhatRuns) {
+  Server server(Slow({}));
+  HttpClient client(server.port());
+  client.Post("/v1/completions", Body(1500, R"(,"stream":true)"));
+  client.ReadUntil("\"text\"");
+  const std::string url = "http://127.0.0.1:" + std::to_string(server.port());
+  Program top({"top", "--url", url, "--interval", "2500ms", "--looks", "1"});
+  EXPECT_EQ(top.Wait(), 0) << top.err();
+  for (const char* figure : {"ready   1 workers, 1 stores", "running 1, queued 0", "first token"}) {
+    EXPECT_THAT(top.out(), HasSubstr(figure));
+  }
+  EXPECT_THAT(top.out(), ::testing::Not(HasSubstr(" 0.0 tokens/s")));
+  client.Reset();
+  server.ExpectEnds();
+  Program alone({"top", "--url", url});
+  EXPECT_EQ(alone.Wait(), 1);
+}
+
 TEST(ServeTest, ALoadIsMeasured) {
   Server server;
   Program bench({"bench", "serve", "--url", "http://127.0.0.1:" + std::to_string(server.port()),

@@ -12,6 +12,7 @@
 #include "common/mapped_file.h"
 #include "common/units.h"
 #include "launch/commands.h"
+#include "launch/option_values.h"
 #include "launch/trace/replay_plot.h"
 #include "launch/trace/trace_source.h"
 #include "predictor/next_use_file.h"
@@ -24,20 +25,10 @@ namespace {
 // What one expert counts as when the trace does not say what it takes.
 constexpr uint64_t kNominalExpertBytes = 1u << 20;
 
-std::vector<std::string> Split(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    if (comma > at) parts.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return parts;
-}
-
 // "15%,.4" -> 0.15, 0.4
 Result<std::vector<double>> ParseShares(const std::string& text, const std::string& origin) {
   std::vector<double> shares;
-  for (std::string part : Split(text)) {
+  for (std::string part : SplitAtCommas(text)) {
     const bool percent = part.back() == '%';
     if (percent) part.pop_back();
     const std::optional<double> value = ParseNumber(part);
@@ -55,7 +46,7 @@ Result<std::vector<double>> ParseShares(const std::string& text, const std::stri
 
 Result<std::vector<int32_t>> ParseBatches(const std::string& text, const std::string& origin) {
   std::vector<int32_t> batches;
-  for (const std::string& part : Split(text)) {
+  for (const std::string& part : SplitAtCommas(text)) {
     const std::optional<int64_t> value = ParseInteger(part);
     if (!value || *value < 1 || *value > 4096) {
       return InvalidArgument(fmt::format(
@@ -175,7 +166,7 @@ Result<Replayed> RunReplay(const Options& options, const LoadedTrace& trace) {
                    ParseShares(options.Text("residency"), options.Origin("residency")));
   ASSIGN_OR_RETURN(const std::vector<int32_t> batches,
                    ParseBatches(options.Text("batch"), options.Origin("batch")));
-  replay.policies = Split(options.Text("policy"));
+  replay.policies = SplitAtCommas(options.Text("policy"));
   if (replay.policies.empty()) return InvalidArgument("--policy: none given");
   ASSIGN_OR_RETURN(replay.sequences,
                    ParseSequenceList(options.Text("sequences"), count, "--sequences"));

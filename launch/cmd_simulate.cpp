@@ -23,19 +23,9 @@
 namespace expertflow {
 namespace {
 
-std::vector<std::string> Split(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    if (comma > at) parts.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return parts;
-}
-
 Result<std::vector<double>> ParseRecall(const Options& options) {
   std::vector<double> recall;
-  for (const std::string& part : Split(options.Text("recall"))) {
+  for (const std::string& part : SplitAtCommas(options.Text("recall"))) {
     const double value = ParseNumber(part).value_or(-1);
     if (!(value > 0 && value <= 1)) {
       return InvalidArgument(
@@ -53,7 +43,7 @@ Status ParseRouting(const Options& options, SyntheticRouting* routing) {
   const std::map<std::string, double*> known = {{"skew", &routing->skew},
                                                 {"common", &routing->common},
                                                 {"persistence", &routing->persistence}};
-  for (const std::string& part : Split(options.Text("routing"))) {
+  for (const std::string& part : SplitAtCommas(options.Text("routing"))) {
     const size_t equals = part.find('=');
     const auto found = known.find(part.substr(0, equals));
     const double value =
@@ -122,7 +112,7 @@ Result<std::vector<Cell>> Simulate(const Options& options) {
   simulation.batch = static_cast<int32_t>(options.Integer("batch"));
   simulation.seed = static_cast<uint64_t>(options.Integer("seed"));
   simulation.prediction_ns = options.DurationNs("prediction-time");
-  simulation.arms = Split(options.Text("arms"));
+  simulation.arms = SplitAtCommas(options.Text("arms"));
   if (simulation.arms.empty()) simulation.arms = {ArmNames().begin(), ArmNames().end()};
   for (const std::string& arm : simulation.arms) {
     if (ArmMeaning(arm).empty()) {
@@ -132,7 +122,7 @@ Result<std::vector<Cell>> Simulate(const Options& options) {
   }
   ASSIGN_OR_RETURN(simulation.recall, ParseRecall(options));
   std::vector<HardwareProfile> hardware;
-  for (const std::string& name : Split(options.Text("hardware"))) {
+  for (const std::string& name : SplitAtCommas(options.Text("hardware"))) {
     ASSIGN_OR_RETURN(HardwareProfile profile, LoadHardware(name));
     if (options.Given("link")) {
       const LinkSetting link = options.Link("link");
@@ -145,7 +135,7 @@ Result<std::vector<Cell>> Simulate(const Options& options) {
   precision.dense_bits = static_cast<double>(options.Integer("dense-bits"));
   precision.expert_bits = static_cast<double>(options.Integer("expert-bits"));
   std::vector<Cell> cells;
-  for (const std::string& path : Split(options.Text("model"))) {
+  for (const std::string& path : SplitAtCommas(options.Text("model"))) {
     ASSIGN_OR_RETURN(const ModelSource source, OpenModelOrConfig(path));
     ASSIGN_OR_RETURN(const SimModel model, MakeSimModel(source, NameOf(path), precision));
     ASSIGN_OR_RETURN(const Routing routing, RoutingFor(options, model));

@@ -1,5 +1,6 @@
 #include "launch/option_values.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -44,6 +45,16 @@ Result<LinkSetting> ParseLink(std::string_view text) {
     ASSIGN_OR_RETURN(link.latency_ns, ParseDurationNs(text.substr(comma + 1)));
   }
   return link;
+}
+
+std::vector<std::string> SplitAtCommas(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    if (comma > at) parts.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return parts;
 }
 
 std::vector<std::string_view> ChoiceWords(std::string_view choices) {

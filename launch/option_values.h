@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +23,8 @@ std::optional<int64_t> ParseInteger(std::string_view text);
 std::optional<double> ParseNumber(std::string_view text);
 // "12GB/s,10us" or "12GB/s". A rate of 0 is refused.
 Result<LinkSetting> ParseLink(std::string_view text);
+// "a,,b" -> a, b
+std::vector<std::string> SplitAtCommas(const std::string& text);
 // "a|b" -> a, b
 std::vector<std::string_view> ChoiceWords(std::string_view choices);
 

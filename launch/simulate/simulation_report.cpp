@@ -5,6 +5,7 @@
 
 #include "common/units.h"
 #include "launch/simulate/simulation.h"
+#include "launch/svg.h"
 #include "sim/arms.h"
 
 namespace expertflow {
@@ -80,20 +81,6 @@ std::string FloorText(const Cell& cell) {
       cell.floor_stall_ns == 0 ? ": all of it can be hidden" : "");
 }
 
-std::string HtmlEscaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
-
 // Waiting a layer, a bar for each arm; the floor as a line.
 std::string Bars(const Cell& cell) {
   constexpr double kWidth = 420;
@@ -114,7 +101,7 @@ std::string Bars(const Cell& cell) {
         "<text x=\"{:.0f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>"
         "<rect x=\"{:.0f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.0f}\"/>"
         "<text x=\"{:.1f}\" y=\"{:.1f}\">{:.1f} us</text>\n",
-        kLabels - 6, y + 12, HtmlEscaped(arm.arm), kLabels, y + 2, kWidth * wait / most, kRow - 6,
+        kLabels - 6, y + 12, MarkupEscaped(arm.arm), kLabels, y + 2, kWidth * wait / most, kRow - 6,
         kLabels + kWidth * wait / most + 4, y + 12, wait);
     y += kRow;
   }
@@ -210,10 +197,10 @@ std::string SimulationHtml(const std::vector<Cell>& cells) {
       "<p>Nothing here was measured on the hardware that is named. Bars: time that compute waits "
       "for experts, per layer; the line is the least that any cache of this size could wait.</p>\n";
   for (const Cell& cell : cells) {
-    html +=
-        fmt::format("<h2>{}</h2>\n<p>Routing: {}. {}. Hardware: {}.</p>\n{}",
-                    HtmlEscaped(Headline(cell)), HtmlEscaped(cell.routing),
-                    HtmlEscaped(FloorText(cell)), HtmlEscaped(cell.hardware.sources), Bars(cell));
+    html += fmt::format("<h2>{}</h2>\n<p>Routing: {}. {}. Hardware: {}.</p>\n{}",
+                        MarkupEscaped(Headline(cell)), MarkupEscaped(cell.routing),
+                        MarkupEscaped(FloorText(cell)), MarkupEscaped(cell.hardware.sources),
+                        Bars(cell));
     html +=
         "<table><tr><th>arm</th><th>tokens/s</th><th>wait/layer, us</th><th>miss latency, "
         "us</th><th>stall, %</th><th>hit, %</th><th>MB/token</th><th>wasted, %</th>"
@@ -224,9 +211,9 @@ std::string SimulationHtml(const std::vector<Cell>& cells) {
           "<tr><td>{}</td><td>{:.2f}</td><td>{:.1f}</td><td>{:.0f}</td><td>{:.1f}</td>"
           "<td>{:.1f}</td><td>{:.2f}</td><td>{:.1f}</td><td>{:.1f}</td><td>{:.1f}</td>"
           "<td style=\"text-align:left\">{}</td></tr>\n",
-          HtmlEscaped(arm.arm), f.tokens_per_second, f.wait_us, f.miss_latency_us,
+          MarkupEscaped(arm.arm), f.tokens_per_second, f.wait_us, f.miss_latency_us,
           100 * f.stall_share, 100 * f.hit_share, f.bytes_per_token / 1e6, 100 * f.wasted_share,
-          f.stride, 100 * f.saved_share, HtmlEscaped(ArmMeaning(arm.arm)));
+          f.stride, 100 * f.saved_share, MarkupEscaped(ArmMeaning(arm.arm)));
     }
     html += "</table>\n";
   }

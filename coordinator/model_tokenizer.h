@@ -11,7 +11,8 @@
 namespace expertflow {
 
 // `file`, or, when it is empty, the model's own: tokenizer.json of a folder, or what a GGUF file
-// says in its place.
+// says in its place. add_bos_token and add_eos_token of the model's tokenizer_config.json win over
+// the post-processor of its tokenizer.json.
 Result<std::unique_ptr<Tokenizer>> LoadModelTokenizer(const std::string& model,
                                                       const std::string& file);
 // How messages name it.

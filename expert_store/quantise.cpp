@@ -11,10 +11,28 @@ namespace {
 
 constexpr size_t kChunk = 16;  // elements whose 4-bit integers share eight bytes
 
-// Integers of one group, in [-limit, limit].
-float QuantiseGroup(std::span<const float> values, int limit, int8_t* integers) {
+// The integers of a group in steps of `scale`, if they are exactly that and in [-limit - 1, limit].
+bool AreSteps(std::span<const float> values, float scale, int limit, int8_t* integers) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float steps = std::nearbyint(values[i] / scale);
+    if (steps * scale != values[i] || steps > static_cast<float>(limit) ||
+        steps < -static_cast<float>(limit + 1)) {
+      return false;
+    }
+    integers[i] = static_cast<int8_t>(steps);
+  }
+  return true;
+}
+
+// Integers of one group, in [-limit, limit] where they are no steps already.
+float QuantiseGroup(std::span<const float> values, int limit, bool evenly_spaced,
+                    int8_t* integers) {
   float largest = 0;
   for (const float value : values) largest = std::max(largest, std::fabs(value));
+  for (int steps = 1; evenly_spaced && largest > 0 && steps <= limit + 1; ++steps) {
+    const float scale = largest / static_cast<float>(steps);
+    if (AreSteps(values, scale, limit, integers)) return scale;
+  }
   const float scale = largest / static_cast<float>(limit);
   for (size_t i = 0; i < values.size(); ++i) {
     const float wanted = scale > 0 ? std::nearbyint(values[i] / scale) : 0;
@@ -30,8 +48,9 @@ double QuantisationError::relative() const {
   return value_squares > 0 ? std::sqrt(error_squares / value_squares) : 0;
 }
 
-Status QuantiseGroups(std::span<const float> values, DType dtype, std::span<uint8_t> out,
-                      QuantisationError* error) {
+Status QuantiseGroups(std::span<const float> values, const QuantiseOptions& options,
+                      std::span<uint8_t> out, QuantisationError* error) {
+  const DType dtype = options.dtype;
   const int limit = dtype == DType::kInt4 ? 7 : 127;
   uint8_t* scales = out.data() + ScalesOffset(dtype, values.size());
   std::fill(out.begin(), out.end(), uint8_t{0});
@@ -43,7 +62,7 @@ Status QuantiseGroups(std::span<const float> values, DType dtype, std::span<uint
       return InvalidArgument(fmt::format("{} cannot be quantised", *bad));
     }
     int8_t integers[kQuantisedGroup];
-    const float scale = QuantiseGroup(group, limit, integers);
+    const float scale = QuantiseGroup(group, limit, options.evenly_spaced, integers);
     std::memcpy(scales + begin / kQuantisedGroup * sizeof(scale), &scale, sizeof(scale));
     for (size_t i = 0; i < kQuantisedGroup; ++i) {
       const double off = static_cast<double>(static_cast<float>(integers[i]) * scale) - group[i];

@@ -223,7 +223,11 @@ class Filler {
     }
     std::vector<uint8_t> bytes(piece.bytes);
     QuantisationError error;
-    const Status quantised = QuantiseGroups(values, piece.dtype, bytes, &error);
+    const TensorDecoder* decoder = piece.source->decoder.get();
+    const Status quantised = QuantiseGroups(
+        values,
+        {.dtype = piece.dtype, .evenly_spaced = decoder != nullptr && decoder->evenly_spaced()},
+        bytes, &error);
     if (!quantised.ok()) {
       return quantised.WithContext(fmt::format("tensor {}", piece.source->info->Where()));
     }

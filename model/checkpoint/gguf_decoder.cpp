@@ -16,6 +16,11 @@ class GgufRowsDecoder final : public TensorDecoder {
         cols_(cols),
         row_bytes_(cols / ElementTypeBlock(tensor.type) * ElementTypeBytes(tensor.type)) {}
 
+  bool evenly_spaced() const override {
+    return tensor_.type == ElementType::kGgufQ4_0 || tensor_.type == ElementType::kGgufQ5_0 ||
+           tensor_.type == ElementType::kGgufQ8_0;
+  }
+
   Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const override {
     const bool together = rows_.head_rows == 0 && rows.step == 1;
     const uint64_t at_once = together ? rows.count : 1;

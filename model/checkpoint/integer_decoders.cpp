@@ -32,6 +32,7 @@ struct Groups {
 class GroupDecoder : public TensorDecoder {
  public:
   bool reads_all() const final { return true; }
+  bool evenly_spaced() const final { return true; }
 
  protected:
   GroupDecoder(const QuantisedParts& parts, uint64_t outputs, uint64_t inputs, uint64_t group_size)

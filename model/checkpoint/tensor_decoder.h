@@ -39,6 +39,8 @@ class TensorDecoder {
   virtual Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const = 0;
   // Rows do not lie together in the file: better all at once.
   virtual bool reads_all() const { return false; }
+  // The values of a few neighbours of a row are integers times one number.
+  virtual bool evenly_spaced() const { return false; }
 };
 
 // F32, F16 or BF16 as float32.

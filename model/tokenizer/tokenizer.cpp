@@ -51,8 +51,22 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
 }
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json,
-                                                    std::string name_for_errors) {
+                                                    std::string name_for_errors,
+                                                    const PromptTokens& prompt) {
   ASSIGN_OR_RETURN(TokenizerDefinition definition, ParseTokenizerJson(json, name_for_errors));
+  const std::pair<const std::optional<std::string>&, std::vector<int32_t>&> sides[] = {
+      {prompt.before, definition.prompt_prefix}, {prompt.after, definition.prompt_suffix}};
+  for (const auto& [content, ids] : sides) {
+    if (!content) continue;
+    ids.clear();
+    if (content->empty()) continue;
+    const std::optional<int32_t> id = definition.bpe.vocabulary().Find(*content);
+    if (!id) {
+      return InvalidArgument(fmt::format("{}: '{}', which every prompt should have, is no token",
+                                         name_for_errors, *content));
+    }
+    ids.push_back(*id);
+  }
   std::vector<AddedToken> verbatim;
   std::vector<AddedToken> normalized;
   std::vector<int32_t> special_ids;

@@ -22,6 +22,13 @@
 
 namespace expertflow {
 
+// Which tokens stand around a text that stands alone, where something else than tokenizer.json says
+// it (add_bos_token of tokenizer_config.json). Empty: none. Absent: what the file says.
+struct PromptTokens {
+  std::optional<std::string> before;
+  std::optional<std::string> after;
+};
+
 class Tokenizer {
  public:
   // Of one Encode() call.
@@ -30,7 +37,8 @@ class Tokenizer {
   // Errors are one line that names the file and what is wrong or not supported in it.
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   static Result<std::unique_ptr<Tokenizer>> Parse(std::string_view json,
-                                                  std::string name_for_errors);
+                                                  std::string name_for_errors,
+                                                  const PromptTokens& prompt = {});
   ~Tokenizer();
 
   // Added and special tokens in the text are recognised; none are added. Errors: the text is larger

@@ -99,6 +99,19 @@ TEST_F(GgufTest, BlockTypesAreTheValuesThatTheyStandFor) {
   }
 }
 
+// Experts of Q4_0 and Q8_0 are kept as they are by pack --quant.
+TEST_F(GgufTest, QuantisedStoresKeepTheSteps) {
+  for (const auto& [form, dtype] :
+       {std::pair(GgufQ4_0(), DType::kInt4), std::pair(GgufQ8_0(), DType::kInt8)}) {
+    const GgufPair pair = MixtralAsGguf(Golden("mixtral"), form);
+    const std::string path = Write(pair.gguf);
+    const GoldenModel packed(path, ConfigOf(path), dtype);
+    EXPECT_EQ(packed.store().Expert({LayerId(0), ExpertId(0)}).dtype, dtype);
+    const GoldenModel unpacked(path, ConfigOf(path));
+    EXPECT_EQ(Run(packed, {}), Run(unpacked, {}));
+  }
+}
+
 TEST_F(GgufTest, OlderMixtralFilesHaveEachExpertApart) {
   GgufPair pair = MixtralAsGguf(Golden("mixtral"), GgufQ8_0());
   auto& tensors = pair.gguf.tensors();

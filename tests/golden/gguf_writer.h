@@ -119,7 +119,7 @@ inline float LargestOf(const float* values, int64_t count) {
 
 inline GgufForm GgufQ8_0() {
   return {8, 32, [](float* values, std::string* bytes) {
-            const float d = FloatFromHalf(AppendHalf(bytes, LargestOf(values, 32) / 127));
+            const float d = FloatFromHalf(AppendHalf(bytes, LargestOf(values, 32) / 101));
             for (int i = 0; i < 32; ++i) {
               const long q = std::clamp(std::lround(values[i] / d), -128L, 127L);
               bytes->push_back(static_cast<char>(q));
@@ -130,7 +130,7 @@ inline GgufForm GgufQ8_0() {
 
 inline GgufForm GgufQ4_0() {
   return {2, 32, [](float* values, std::string* bytes) {
-            const float d = FloatFromHalf(AppendHalf(bytes, LargestOf(values, 32) / 7));
+            const float d = FloatFromHalf(AppendHalf(bytes, LargestOf(values, 32) / 5));
             uint8_t nibbles[16] = {};
             for (int i = 0; i < 32; ++i) {
               const long q = std::clamp(std::lround(values[i] / d) + 8, 0L, 15L);

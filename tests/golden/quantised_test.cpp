@@ -343,6 +343,36 @@ TEST(QuantisedTest, QuantisedStoresComputeWithTheValuesThatTheyHold) {
   }
 }
 
+// What is in steps already is not rounded again: 4-bit GPTQ (symmetric) as INT4, AWQ's wider steps
+// as INT8.
+TEST(QuantisedTest, StoresKeepWhatIsInStepsAlready) {
+  const struct {
+    DType dtype;
+    Json config;
+    IntegerForm form;
+  } cases[] = {{DType::kInt4,
+                {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}},
+                {.group_size = 32, .symmetric = true}},
+               {DType::kInt8,
+                {{"quant_method", "awq"}, {"bits", 4}, {"group_size", 32}},
+                {.group_size = 32, .zero_offset = 0, .awq = true}}};
+  for (const auto& test : cases) {
+    SCOPED_TRACE(DTypeName(test.dtype));
+    const Folder folder;
+    WriteQuantisedPair(
+        Golden("mixtral"), folder.path(), test.config,
+        [&](const MatrixToQuantise& matrix) { return QuantiseIntegers(matrix, test.form); });
+    const GoldenModel packed(folder.path() + "/quantised", "", test.dtype);
+    const GoldenModel plain(folder.path() + "/plain");
+    EXPECT_EQ(packed.store().Expert({LayerId(0), ExpertId(0)}).dtype, test.dtype);
+    const StepOutput found = Generate(packed, {}), expected = Generate(plain, {});
+    ASSERT_EQ(found.captured.size(), expected.captured.size());
+    for (size_t i = 0; i < found.captured.size(); ++i) {
+      ASSERT_EQ(found.captured[i].logits, expected.captured[i].logits) << i;
+    }
+  }
+}
+
 // --- what is wrong -----------------------------------------------------------------------------
 
 // The error of packing these tensors under this config.

@@ -39,7 +39,7 @@ TEST(Quantise, EveryWeightIsWithinHalfAStep) {
     std::vector<uint8_t> bytes(MatrixBytes(dtype, values.size()));
     EXPECT_EQ(bytes.size(), dtype == DType::kInt8 ? 320u + 40 : 192u + 40);
     QuantisationError error;
-    ASSERT_TRUE(QuantiseGroups(values, dtype, bytes, &error).ok());
+    ASSERT_TRUE(QuantiseGroups(values, {.dtype = dtype}, bytes, &error).ok());
     double squares = 0;
     for (size_t i = 0; i < values.size(); ++i) {
       float largest = 0;
@@ -56,7 +56,8 @@ TEST(Quantise, EveryWeightIsWithinHalfAStep) {
   values[7] = NAN;
   QuantisationError error;
   std::vector<uint8_t> bytes(MatrixBytes(DType::kInt8, values.size()));
-  EXPECT_THAT(QuantiseGroups(values, DType::kInt8, bytes, &error).message(), HasSubstr("nan"));
+  EXPECT_THAT(QuantiseGroups(values, {.dtype = DType::kInt8}, bytes, &error).message(),
+              HasSubstr("nan"));
 }
 
 class QuantisedStore : public ::testing::Test {

@@ -15,17 +15,8 @@ constexpr std::string_view kOpenApi = R"json({
    "post": {
     "summary": "complete text",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {
-       "application/json": {"schema": {"$ref": "#/components/schemas/Answer"}},
-       "text/event-stream": {"schema": {"type": "string"}}
-      }
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Answer"},
+     "default": {"$ref": "#/components/responses/Error"}
     },
     "requestBody": {
      "required": true,
@@ -37,17 +28,8 @@ constexpr std::string_view kOpenApi = R"json({
    "post": {
     "summary": "answer a chat",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {
-       "application/json": {"schema": {"$ref": "#/components/schemas/Answer"}},
-       "text/event-stream": {"schema": {"type": "string"}}
-      }
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Answer"},
+     "default": {"$ref": "#/components/responses/Error"}
     },
     "requestBody": {
      "required": true,
@@ -59,14 +41,8 @@ constexpr std::string_view kOpenApi = R"json({
    "post": {
     "summary": "text or a chat to token ids",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     },
     "requestBody": {
      "required": true,
@@ -90,14 +66,8 @@ constexpr std::string_view kOpenApi = R"json({
    "post": {
     "summary": "token ids to text",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     },
     "requestBody": {
      "required": true,
@@ -117,14 +87,8 @@ constexpr std::string_view kOpenApi = R"json({
    "get": {
     "summary": "the model",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     }
    }
   },
@@ -132,30 +96,20 @@ constexpr std::string_view kOpenApi = R"json({
    "get": {
     "summary": "the model",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     },
-    "parameters": [{"name": "model", "in": "path", "required": true, "schema": {"type": "string"}}]
+    "parameters": [
+     {"name": "model", "in": "path", "required": true, "schema": {"type": "string"}}
+    ]
    }
   },
   "/health": {
    "get": {
     "summary": "whether requests are taken",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     },
     "security": []
    }
@@ -164,14 +118,8 @@ constexpr std::string_view kOpenApi = R"json({
    "get": {
     "summary": "whether the server runs",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     },
     "security": []
    }
@@ -180,11 +128,8 @@ constexpr std::string_view kOpenApi = R"json({
    "get": {
     "summary": "for Prometheus",
     "responses": {
-     "200": {"description": "metrics", "content": {"text/plain": {"schema": {"type": "string"}}}},
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Text"},
+     "default": {"$ref": "#/components/responses/Error"}
     }
    }
   },
@@ -192,14 +137,8 @@ constexpr std::string_view kOpenApi = R"json({
    "get": {
     "summary": "processes, caches, queue",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     }
    }
   },
@@ -207,27 +146,15 @@ constexpr std::string_view kOpenApi = R"json({
    "get": {
     "summary": "options and what may change",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     }
    },
    "patch": {
     "summary": "change what may change",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     },
     "requestBody": {
      "required": true,
@@ -249,14 +176,8 @@ constexpr std::string_view kOpenApi = R"json({
    "get": {
     "summary": "this description",
     "responses": {
-     "200": {
-      "description": "the answer",
-      "content": {"application/json": {"schema": {"type": "object"}}}
-     },
-     "default": {
-      "description": "an error",
-      "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-     }
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
     }
    }
   }
@@ -265,92 +186,55 @@ constexpr std::string_view kOpenApi = R"json({
   "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
   "schemas": {
    "Completion": {
-    "type": "object",
-    "properties": {
-     "prompt": {
-      "anyOf": [
-       {"type": "string"},
-       {"type": "array", "items": {"type": "integer", "minimum": 0}},
-       {
-        "type": "array",
-        "items": {
-         "anyOf": [{"type": "string"}, {"type": "array",
-             "items": {"type": "integer", "minimum": 0}}]
-        }
-       }
-      ]
-     },
-     "echo": {"type": "boolean"},
-     "logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
-     "model": {"type": "string"},
-     "max_tokens": {"type": "integer", "minimum": 0, "maximum": 1073741824},
-     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-     "top_k": {"type": "integer", "minimum": -1, "maximum": 1000000},
-     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
-     "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 100},
-     "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-     "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-     "logit_bias": {
+    "allOf": [
+     {"$ref": "#/components/schemas/Common"},
+     {
       "type": "object",
-      "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}
-     },
-     "seed": {"type": "integer"},
-     "stop": {
-      "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 16}]
-     },
-     "n": {"type": "integer", "minimum": 1, "maximum": 128},
-     "stream": {"type": "boolean"},
-     "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
-     "ignore_eos": {"type": "boolean"},
-     "response_format": {
-      "type": "object",
-      "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
-      "required": ["type"]
+      "properties": {
+       "prompt": {
+        "anyOf": [
+         {"type": "string"},
+         {"type": "array", "items": {"type": "integer", "minimum": 0}},
+         {
+          "type": "array",
+          "items": {
+           "anyOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "integer", "minimum": 0}}
+           ]
+          }
+         }
+        ]
+       },
+       "echo": {"type": "boolean"},
+       "logprobs": {"type": "integer", "minimum": 0, "maximum": 20}
+      },
+      "required": ["prompt"]
      }
-    },
-    "required": ["prompt"]
+    ]
    },
    "Chat": {
-    "type": "object",
-    "properties": {
-     "messages": {"type": "array", "minItems": 1,
-         "items": {"type": "object", "required": ["role"]}},
-     "max_completion_tokens": {"type": "integer", "minimum": 1, "maximum": 1073741824},
-     "logprobs": {"type": "boolean"},
-     "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
-     "tools": {"type": "array", "items": {"type": "object"}, "maxItems": 128},
-     "tool_choice": {},
-     "parallel_tool_calls": {"type": "boolean"},
-     "chat_template_kwargs": {"type": "object"},
-     "model": {"type": "string"},
-     "max_tokens": {"type": "integer", "minimum": 0, "maximum": 1073741824},
-     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-     "top_k": {"type": "integer", "minimum": -1, "maximum": 1000000},
-     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
-     "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 100},
-     "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-     "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-     "logit_bias": {
+    "allOf": [
+     {"$ref": "#/components/schemas/Common"},
+     {
       "type": "object",
-      "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}
-     },
-     "seed": {"type": "integer"},
-     "stop": {
-      "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": 16}]
-     },
-     "n": {"type": "integer", "minimum": 1, "maximum": 128},
-     "stream": {"type": "boolean"},
-     "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
-     "ignore_eos": {"type": "boolean"},
-     "response_format": {
-      "type": "object",
-      "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
-      "required": ["type"]
+      "properties": {
+       "messages": {
+        "type": "array",
+        "minItems": 1,
+        "items": {"type": "object", "required": ["role"]}
+       },
+       "max_completion_tokens": {"type": "integer", "minimum": 1, "maximum": 1073741824},
+       "logprobs": {"type": "boolean"},
+       "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+       "tools": {"type": "array", "items": {"type": "object"}, "maxItems": 128},
+       "tool_choice": {},
+       "parallel_tool_calls": {"type": "boolean"},
+       "chat_template_kwargs": {"type": "object"}
+      },
+      "required": ["messages"]
      }
-    },
-    "required": ["messages"]
+    ]
    },
    "Answer": {
     "type": "object",
@@ -379,7 +263,59 @@ constexpr std::string_view kOpenApi = R"json({
      }
     },
     "required": ["error"]
+   },
+   "Common": {
+    "type": "object",
+    "properties": {
+     "model": {"type": "string"},
+     "max_tokens": {"type": "integer", "minimum": 0, "maximum": 1073741824},
+     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+     "top_k": {"type": "integer", "minimum": -1, "maximum": 1000000},
+     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
+     "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 100},
+     "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+     "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+     "logit_bias": {
+      "type": "object",
+      "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}
+     },
+     "seed": {"type": "integer"},
+     "stop": {
+      "anyOf": [
+       {"type": "string"},
+       {"type": "array", "items": {"type": "string"}, "maxItems": 16}
+      ]
+     },
+     "n": {"type": "integer", "minimum": 1, "maximum": 128},
+     "stream": {"type": "boolean"},
+     "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
+     "ignore_eos": {"type": "boolean"},
+     "response_format": {
+      "type": "object",
+      "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
+      "required": ["type"]
+     }
+    }
    }
+  },
+  "responses": {
+   "Answer": {
+    "description": "the answer",
+    "content": {
+     "application/json": {"schema": {"$ref": "#/components/schemas/Answer"}},
+     "text/event-stream": {"schema": {"type": "string"}}
+    }
+   },
+   "Error": {
+    "description": "an error",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+   },
+   "Object": {
+    "description": "the answer",
+    "content": {"application/json": {"schema": {"type": "object"}}}
+   },
+   "Text": {"description": "metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
   }
  },
  "security": [{"key": []}]

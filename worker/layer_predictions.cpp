@@ -12,7 +12,7 @@
 namespace expertflow {
 
 LayerPredictions::LayerPredictions(Device& device, const ExpertBlockSource& source,
-                                   std::shared_ptr<const HybridModel> model,
+                                   const std::shared_ptr<const HybridModel>& model,
                                    std::unique_ptr<ExpertPredictor> pre_gate, int32_t top_k,
                                    int32_t sequences_max, double cost_most)
     : device_(device), top_k_(top_k), pre_gate_(std::move(pre_gate)), cost_(cost_most) {
@@ -24,8 +24,8 @@ LayerPredictions::LayerPredictions(Device& device, const ExpertBlockSource& sour
   }
   if (model == nullptr) return;
   CHECK(ModelFits(*model, source, top_k));
-  live_ = std::make_unique<LivePredictor>(std::move(model),
-                                          static_cast<size_t>(std::max(1, sequences_max)), true);
+  live_ =
+      std::make_unique<LivePredictor>(model, static_cast<size_t>(std::max(1, sequences_max)), true);
   learned_ = true;
 }
 

@@ -30,7 +30,7 @@ class LayerPredictions {
   // `model` null: the pre-gate alone. REQUIRES: device and source outlive it; a model is one of
   // these layers (ModelFits())
   LayerPredictions(Device& device, const ExpertBlockSource& source,
-                   std::shared_ptr<const HybridModel> model,
+                   const std::shared_ptr<const HybridModel>& model,
                    std::unique_ptr<ExpertPredictor> pre_gate, int32_t top_k, int32_t sequences_max,
                    double cost_most);
 

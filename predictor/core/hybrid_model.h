@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -39,7 +40,7 @@ enum ContextBlock : int32_t {
 inline constexpr float kTokenPriorStrength = 4;
 // A share as it is kept.
 inline uint8_t TokenPriorOf(float share) {
-  return static_cast<uint8_t>(255 * std::clamp(share, 0.0f, 1.0f) + 0.5f);
+  return static_cast<uint8_t>(std::lround(255 * std::clamp(share, 0.0f, 1.0f)));
 }
 
 // Layers whose choices count as co-activation: the source and the four before it.

@@ -357,7 +357,8 @@ Result<std::string> GgufFile::Text(std::string_view key) const {
 }
 
 Result<std::string> GgufFile::TextOr(std::string_view key, std::string otherwise) const {
-  return FindValue(key) == nullptr ? otherwise : Text(key);
+  if (FindValue(key) == nullptr) return otherwise;
+  return Text(key);
 }
 
 Result<std::string> GgufFile::Decimal(std::string_view key) const {

@@ -97,7 +97,7 @@ TEST(HybridPredictorTest, NonsenseGivesProbabilitiesAllTheSame) {
   const std::vector<uint16_t> chosen = {65535, 7, 7, 7};
   const std::vector<float> weights = {-1, std::numeric_limits<float>::infinity()};
   for (int token = 0; token < 20; ++token) {
-    predictor.BeginToken(token * 1'000'000'000 - 5);
+    predictor.BeginToken(token * 100'000'000 - 5);
     for (int32_t layer = 0; layer < 5; ++layer) {
       predictor.ObserveRouter(layer, residual, chosen, weights);
       predictor.ObserveExperts(layer, residual);

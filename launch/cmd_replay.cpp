@@ -15,6 +15,7 @@
 #include "launch/option_values.h"
 #include "launch/trace/replay_plot.h"
 #include "launch/trace/trace_source.h"
+#include "predictor/fitted_to.h"
 #include "predictor/next_use_file.h"
 #include "sim/replay.h"
 #include "sim/replay_cache.h"
@@ -175,7 +176,8 @@ Result<Replayed> RunReplay(const Options& options, const LoadedTrace& trace) {
                                                       "--training-sequences"));
   if (const std::string file = options.Text("forecaster"); !file.empty()) {
     ASSIGN_OR_RETURN(NextUseFile fitted, ReadNextUse(file));
-    RETURN_IF_ERROR(CheckFittedTo(fitted, ModelIdentity(trace.shape), trace.routing.experts, file));
+    RETURN_IF_ERROR(CheckFittedTo(fitted.identity, fitted.model.experts, ModelIdentity(trace.shape),
+                                  trace.routing.experts, file));
     for (const int32_t s : replay.sequences) {
       replayed.forecaster_saw +=
           std::binary_search(fitted.trained_on.begin(), fitted.trained_on.end(),

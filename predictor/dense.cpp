@@ -5,12 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define EXPERTFLOW_WIDE __attribute__((target_clones("default", "avx2")))
-#else
-#define EXPERTFLOW_WIDE
-#endif
+#include "common/wide.h"
 
 namespace expertflow::dense {
 namespace {

@@ -265,13 +265,4 @@ Result<HybridFile> ReadHybrid(const std::string& path) {
   return DecodeHybrid(bytes, path);
 }
 
-Status CheckFittedTo(const HybridFile& file, const std::array<uint8_t, 16>& identity,
-                     std::span<const int32_t> experts, const std::string& name) {
-  const bool same_shape = std::equal(experts.begin(), experts.end(), file.model.experts.begin(),
-                                     file.model.experts.end());
-  if (file.identity == identity && same_shape) return OkStatus();
-  return InvalidArgument(fmt::format("{}: fitted to model {}, but this is {}; train one for it",
-                                     name, Hexadecimal(file.identity), Hexadecimal(identity)));
-}
-
 }  // namespace expertflow

@@ -27,8 +27,4 @@ std::string EncodeHybrid(const HybridFile& file);
 Result<HybridFile> DecodeHybrid(std::string_view bytes, const std::string& name);
 Result<HybridFile> ReadHybrid(const std::string& path);
 
-// kInvalidArgument when it was fitted to another model. `experts`: of each MoE layer.
-Status CheckFittedTo(const HybridFile& file, const std::array<uint8_t, 16>& identity,
-                     std::span<const int32_t> experts, const std::string& name);
-
 }  // namespace expertflow

@@ -111,13 +111,4 @@ Result<NextUseFile> ReadNextUse(const std::string& path) {
   return DecodeNextUse(bytes, path);
 }
 
-Status CheckFittedTo(const NextUseFile& file, const std::array<uint8_t, 16>& identity,
-                     std::span<const int32_t> experts, const std::string& name) {
-  const bool same_shape = std::equal(experts.begin(), experts.end(), file.model.experts.begin(),
-                                     file.model.experts.end());
-  if (file.identity == identity && same_shape) return OkStatus();
-  return InvalidArgument(fmt::format("{}: fitted to model {}, but this is {}; train one for it",
-                                     name, Hexadecimal(file.identity), Hexadecimal(identity)));
-}
-
 }  // namespace expertflow

@@ -26,8 +26,4 @@ std::string EncodeNextUse(const NextUseFile& file);
 Result<NextUseFile> DecodeNextUse(std::string_view bytes, const std::string& name);
 Result<NextUseFile> ReadNextUse(const std::string& path);
 
-// kFailedPrecondition names both when the file was fitted to another model.
-Status CheckFittedTo(const NextUseFile& file, const std::array<uint8_t, 16>& identity,
-                     std::span<const int32_t> experts, const std::string& name);
-
 }  // namespace expertflow

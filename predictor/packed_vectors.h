@@ -1,9 +1,6 @@
 // Vectors of numbers one after the other in a string: what the predictors' files are made of.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,12 +23,6 @@ bool TakeVector(std::string_view* bytes, uint64_t count, std::vector<T>* values)
   if (count > 0) std::memcpy(values->data(), bytes->data(), count * sizeof(T));
   bytes->remove_prefix(count * sizeof(T));
   return true;
-}
-
-inline std::string Hexadecimal(const std::array<uint8_t, 16>& bytes) {
-  std::string text;
-  for (const uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
 }
 
 }  // namespace expertflow

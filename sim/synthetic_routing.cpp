@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "predictor/core/predictor.h"
+#include "predictor/core/any_of_ppm.h"
 
 namespace expertflow {
 namespace {

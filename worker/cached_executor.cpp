@@ -10,7 +10,6 @@
 #include "common/log.h"
 #include "common/units.h"
 #include "predictor/core/dynamic_stride.h"
-#include "predictor/core/pre_gate_predictor.h"
 
 namespace expertflow {
 namespace {
@@ -83,15 +82,12 @@ uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, int32_t slot
 }
 
 CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
-                               const CachedExecutorOptions& options,
-                               std::unique_ptr<ExpertPredictor> pre_gate,
-                               ExecutorObserver* observer)
+                               const CachedExecutorOptions& options, ExecutorObserver* observer)
     : device_(device),
       source_(source),
       options_(options),
-      predictions_(device, source, options.predictor,
-                   pre_gate != nullptr ? std::move(pre_gate) : std::make_unique<PreGatePredictor>(),
-                   options.top_k, options.sequences_max, options.policy_time_most),
+      predictions_(device, source, options.predictor, options.top_k, options.sequences_max,
+                   options.policy_time_most),
       observer_(observer),
       slot_bytes_(ExpertSlotBytes(source)),
       forecast_cost_(options.policy_time_most),
@@ -117,9 +113,10 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
   demand_pending_.reserve(widest);
 }
 
-Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(
-    Device& device, const ExpertBlockSource& source, const CachedExecutorOptions& options,
-    std::unique_ptr<ExpertPredictor> pre_gate, ExecutorObserver* observer) {
+Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(Device& device,
+                                                               const ExpertBlockSource& source,
+                                                               const CachedExecutorOptions& options,
+                                                               ExecutorObserver* observer) {
   if (options.slots < 0 || options.stream_buffers < 2 || options.top_k <= 0 ||
       options.chunk_bytes == 0 || options.outstanding_chunks < 1 || options.stride < 0) {
     return InvalidArgument(fmt::format(
@@ -142,8 +139,7 @@ Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(
         "expert cache: {} slots and {} streaming buffers need {}, there is {}", options.slots,
         options.stream_buffers, FormatBytes(need), FormatBytes(options.memory_bytes)));
   }
-  std::unique_ptr<CachedExecutor> executor(
-      new CachedExecutor(device, source, options, std::move(pre_gate), observer));
+  std::unique_ptr<CachedExecutor> executor(new CachedExecutor(device, source, options, observer));
   RETURN_IF_ERROR(executor->Init());
   return executor;
 }
@@ -185,16 +181,16 @@ Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
   RETURN_IF_ERROR(groups_.Build(call));
   if (call.m == 0) return OkStatus();
   if (observer_ != nullptr) observer_->OnLayerBegin(call.layer, NowNs());
+  chosen_.assign(call.ids, call.ids + static_cast<ptrdiff_t>(call.m) * call.top_k);
   Observe(call);
-  RETURN_IF_ERROR(predictions_.Observe(call));
   {
     TransferEngine::Lock lock(engine_->mutex());
     Decide(call, lock);
   }
-  PlanPrefetch(call);
-  Status status;
-  if (!jobs_.empty()) device_.ops().ExpertMlp(jobs_, call.x, call.out);
-  if (pending_ > 0) status = RunArrivals(call);
+  // What is missing is on its way by now.
+  Status status = PlanPrefetch(call);
+  if (status.ok() && !jobs_.empty()) device_.ops().ExpertMlp(jobs_, call.x, call.out);
+  if (status.ok() && pending_ > 0) status = RunArrivals(call);
   const Status recorded = device_.Record(compute_done_, StreamKind::kCompute);
   {
     TransferEngine::Lock lock(engine_->mutex());
@@ -245,12 +241,11 @@ void CachedExecutor::Observe(const MoeLayerCall& call) {
   const int64_t begin_ns = NowNs();
   const auto k = static_cast<size_t>(call.top_k);
   const auto m = static_cast<size_t>(call.m);
-  routed_ids_.assign(call.ids, call.ids + m * k);
   routed_.clear();
   for (size_t row = 0; row < m; ++row) {
     routed_.push_back({call.sequences[row],
                        call.prefill[row] != 0,
-                       {std::span(routed_ids_).subspan(row * k, k), {call.weights + row * k, k}}});
+                       {std::span(chosen_).subspan(row * k, k), {call.weights + row * k, k}}});
   }
   const auto demands = groups_.demands();
   const auto distinct = std::count_if(demands.begin(), demands.end(),
@@ -318,9 +313,10 @@ void CachedExecutor::EnqueueSlotLoad(ExpertKey key, SlotRef slot, CopyKind kind,
   slot_copy_[slot.slot.index()] = copy;
 }
 
-void CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
+Status CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
+  RETURN_IF_ERROR(predictions_.Observe(call, chosen_));
   const int32_t lookahead = lookahead_.load(std::memory_order_relaxed);
-  if (groups_.decode_rows().empty() || lookahead == 0) return;
+  if (groups_.decode_rows().empty() || lookahead == 0) return OkStatus();
   for (const LayerPredictions::Target& target :
        predictions_.Predict(call, groups_.decode_rows(), lookahead)) {
     const TransferEngine::Lock lock(engine_->mutex());
@@ -329,9 +325,10 @@ void CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
                       load.plan.deadline);
     }
   }
-  if (jobs_.empty()) return;
+  if (jobs_.empty()) return OkStatus();
   TransferEngine::Lock lock(engine_->mutex());
   engine_->Start(lock, pending_ > 0);
+  return OkStatus();
 }
 
 void CachedExecutor::StartBypasses(LayerId layer) {

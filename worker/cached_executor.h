@@ -1,5 +1,5 @@
 // Runs MoE layers from a working set of experts in device memory: slots under the two-level cache
-// policy, streaming buffers for what gets no slot, prefetch from the pre-gate.
+// policy, streaming buffers for what gets no slot, prefetch from predictions of later layers.
 //
 // One layer: (1) the true routing goes to the cache; wrong prefetches for this layer are cancelled,
 // missing experts are queued as demand; (2) later layers are predicted and prefetched; (3) all
@@ -61,11 +61,11 @@ uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, int32_t slot
 
 class CachedExecutor final : public ExpertExecutor, private TransferEngine::Listener {
  public:
-  // REQUIRES: device, source and observer (may be null) outlive it. `pre_gate` null:
-  // PreGatePredictor.
-  static Result<std::unique_ptr<CachedExecutor>> Create(
-      Device& device, const ExpertBlockSource& source, const CachedExecutorOptions& options,
-      std::unique_ptr<ExpertPredictor> pre_gate = nullptr, ExecutorObserver* observer = nullptr);
+  // REQUIRES: device, source and observer (may be null) outlive it
+  static Result<std::unique_ptr<CachedExecutor>> Create(Device& device,
+                                                        const ExpertBlockSource& source,
+                                                        const CachedExecutorOptions& options,
+                                                        ExecutorObserver* observer = nullptr);
   ~CachedExecutor() override;
 
   // None while the fitted predictor is in use, which does without pre-gates.
@@ -90,8 +90,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   };
 
   CachedExecutor(Device& device, const ExpertBlockSource& source,
-                 const CachedExecutorOptions& options, std::unique_ptr<ExpertPredictor> pre_gate,
-                 ExecutorObserver* observer);
+                 const CachedExecutorOptions& options, ExecutorObserver* observer);
   Status Init();
   size_t Index(ExpertKey key) const { return layer_base_[key.layer.index()] + key.expert.index(); }
   std::byte* SlotData(SlotId slot) const { return options_.memory + slot.index() * slot_bytes_; }
@@ -99,7 +98,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   // The steps of RunExperts(); those with a Lock need the engine's mutex.
   void Decide(const MoeLayerCall& call, TransferEngine::Lock& lock);
   void Observe(const MoeLayerCall& call);
-  void PlanPrefetch(const MoeLayerCall& call);
+  Status PlanPrefetch(const MoeLayerCall& call);
   Status RunArrivals(const MoeLayerCall& call);
   void StartBypasses(LayerId layer);
   Status WaitForArrival(LayerId layer, TransferEngine::Lock& lock);
@@ -129,7 +128,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   std::vector<ExpertJob> jobs_;
   std::vector<int32_t> job_buffers_;  // streaming buffers that jobs_ read
   std::vector<RoutedRow> routed_;
-  std::vector<uint16_t> routed_ids_;
+  std::vector<uint16_t> chosen_;  // the call's ids, for forecaster and predictor
   // As of the end of the event before.
   LayerId layer_before_;
   int64_t end_before_ns_ = 0;

@@ -242,8 +242,7 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.predictor = options_.predictor;
     cache.policy_time_most = options_.policy_time_most;
     cache.chunk_bytes = options_.transfer_chunk_bytes;
-    ASSIGN_OR_RETURN(executor_,
-                     CachedExecutor::Create(device_, *blocks_, cache, nullptr, timeline));
+    ASSIGN_OR_RETURN(executor_, CachedExecutor::Create(device_, *blocks_, cache, timeline));
   }
   ASSIGN_OR_RETURN(kv_, KvCache::Create(device_, architecture_.shape(), plan.kv_blocks));
   ASSIGN_OR_RETURN(model_, architecture_.Build(device_, *weights_, plan.limits));

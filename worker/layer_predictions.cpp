@@ -1,22 +1,20 @@
 #include "worker/layer_predictions.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/check.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/units.h"
 #include "predictor/core/hybrid_predictor.h"
+#include "predictor/core/pre_gate_predictor.h"
 
 namespace expertflow {
 
 LayerPredictions::LayerPredictions(Device& device, const ExpertBlockSource& source,
-                                   const std::shared_ptr<const HybridModel>& model,
-                                   std::unique_ptr<ExpertPredictor> pre_gate, int32_t top_k,
+                                   const std::shared_ptr<const HybridModel>& model, int32_t top_k,
                                    int32_t sequences_max, double cost_most)
-    : device_(device), top_k_(top_k), pre_gate_(std::move(pre_gate)), cost_(cost_most) {
-  CHECK(pre_gate_ != nullptr);
+    : device_(device), top_k_(top_k), cost_(cost_most) {
   for (int32_t l = 0; l < source.layers(); ++l) {
     experts_.push_back(source.experts(LayerId(l)));
     layer_order_.push_back(experts_.back() > 0 ? static_cast<int32_t>(moe_layers_.size()) : -1);
@@ -38,7 +36,7 @@ bool LayerPredictions::ModelFits(const HybridModel& model, const ExpertBlockSour
   return model.experts == experts && model.top_k == top_k;
 }
 
-Status LayerPredictions::Observe(const MoeLayerCall& call) {
+Status LayerPredictions::Observe(const MoeLayerCall& call, std::span<const uint16_t> chosen) {
   event_ns_ = 0;
   if (!learned() || call.sequences.empty() || call.tokens.empty() || call.residual == nullptr) {
     return OkStatus();
@@ -51,14 +49,13 @@ Status LayerPredictions::Observe(const MoeLayerCall& call) {
   RETURN_IF_ERROR(device_.CopyToHost(StreamKind::kCompute, residual_.data(), call.residual,
                                      residual_.size() * sizeof(float)));
   RETURN_IF_ERROR(device_.SynchronizeStream(StreamKind::kCompute, Deadline::AfterMs(60'000)));
-  chosen_.assign(call.ids, call.ids + m * k);
   rows_.clear();
   for (size_t row = 0; row < m; ++row) {
     rows_.push_back({call.sequences[row],
                      call.tokens[row],
                      call.prefill[row] != 0,
                      std::span(residual_).subspan(row * hidden, hidden),
-                     std::span(chosen_).subspan(row * k, k),
+                     chosen.subspan(row * k, k),
                      {call.weights + row * k, k}});
   }
   live_->Observe(layer_order_[call.layer.index()], rows_);
@@ -87,15 +84,8 @@ std::span<const LayerPredictions::Target> LayerPredictions::Predict(
     if (experts == 0) continue;
     std::vector<uint32_t>& ppm = probability_ppm_[i];
     ppm.resize(static_cast<size_t>(experts));
-    PredictionRequest request;
-    request.source = call.layer;
-    request.target = gate.target;
-    request.distance = layer_order_[gate.target.index()] - layer_order_[call.layer.index()];
-    request.experts = experts;
-    request.top_k = top_k_;
-    request.rows = decode_rows;
-    request.logits = gate.logits;
-    pre_gate_->Predict(request, ppm);
+    PredictFromPreGate(layer_order_[gate.target.index()] - layer_order_[call.layer.index()], top_k_,
+                       decode_rows, gate.logits, ppm);
     targets_.push_back({gate.target, ppm});
   }
   return targets_;

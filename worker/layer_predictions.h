@@ -14,7 +14,6 @@
 #include "device/device.h"
 #include "model/arch/moe_executor.h"
 #include "predictor/core/live_predictor.h"
-#include "predictor/core/predictor.h"
 #include "worker/cost_meter.h"
 #include "worker/expert_block_source.h"
 
@@ -30,17 +29,17 @@ class LayerPredictions {
   // `model` null: the pre-gate alone. REQUIRES: device and source outlive it; a model is one of
   // these layers (ModelFits())
   LayerPredictions(Device& device, const ExpertBlockSource& source,
-                   const std::shared_ptr<const HybridModel>& model,
-                   std::unique_ptr<ExpertPredictor> pre_gate, int32_t top_k, int32_t sequences_max,
-                   double cost_most);
+                   const std::shared_ptr<const HybridModel>& model, int32_t top_k,
+                   int32_t sequences_max, double cost_most);
 
   static bool ModelFits(const HybridModel& model, const ExpertBlockSource& source, int32_t top_k);
 
   // The fitted predictor is in use: the model need not work out pre-gates.
   bool learned() const { return learned_.load(std::memory_order_relaxed); }
 
-  // Takes note of a layer's routing and states; before Predict() of the same call.
-  Status Observe(const MoeLayerCall& call);
+  // Takes note of a layer's routing and states; before Predict() of the same call. `chosen`: the
+  // call's ids [m, top_k].
+  Status Observe(const MoeLayerCall& call, std::span<const uint16_t> chosen);
   // Of the MoE layers at most `lookahead` ahead, nearest first; valid until the next call.
   std::span<const Target> Predict(const MoeLayerCall& call, std::span<const int32_t> decode_rows,
                                   int32_t lookahead);
@@ -53,14 +52,12 @@ class LayerPredictions {
   std::vector<int32_t> layer_order_;  // position among the MoE layers
   std::vector<LayerId> moe_layers_;
   const int32_t top_k_;
-  std::unique_ptr<ExpertPredictor> pre_gate_;
   std::unique_ptr<LivePredictor> live_;  // null: none
   std::atomic<bool> learned_{false};
   CostMeter cost_;
   int64_t event_ns_ = 0;
 
   std::vector<float> residual_;  // host [m, hidden]
-  std::vector<uint16_t> chosen_;
   std::vector<PredictorRow> rows_;
   std::vector<std::vector<uint32_t>> probability_ppm_;  // of the pre-gate, by target
   std::vector<Target> targets_;

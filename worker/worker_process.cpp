@@ -14,6 +14,7 @@
 #include "device/cpu/cpu_device.h"
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
+#include "predictor/fitted_to.h"
 #include "predictor/hybrid_file.h"
 #include "predictor/next_use_file.h"
 #include "transport/coordinator_link.h"
@@ -155,7 +156,7 @@ Result<std::shared_ptr<const Model>> WorkerProcess::TakeTables(TablesKind kind, 
     std::memcpy(identity.data(), &store_->fingerprint(), sizeof(identity));
     const ModelShape& shape = architecture_->shape();
     const std::vector<int32_t> experts(shape.moe_layers.size(), shape.experts);
-    fits = CheckFittedTo(*file, identity, experts, tables.name);
+    fits = CheckFittedTo(file->identity, file->model.experts, identity, experts, tables.name);
   }
   if (fits.ok()) {
     in_use_[kind] = tables.name;

@@ -18,6 +18,7 @@
 #include "launch/commands.h"
 #include "launch/predictor/feature_source.h"
 #include "launch/predictor/reliability_plot.h"
+#include "predictor/fitted_to.h"
 #include "predictor/hybrid_eval.h"
 #include "predictor/hybrid_file.h"
 
@@ -243,8 +244,8 @@ Result<Judged> Run(const Options& options, const std::string& work_folder) {
   // The state of a sequence is followed over all its tokens, so more are read than judged.
   source.tokens_max = tokens > SIZE_MAX / 10 ? SIZE_MAX : 10 * tokens;
   ASSIGN_OR_RETURN(const auto trace, LoadFeatures(source));
-  RETURN_IF_ERROR(
-      CheckFittedTo(file, ModelIdentity(trace->shape()), trace->shape().experts, judged.predictor));
+  RETURN_IF_ERROR(CheckFittedTo(file.identity, file.model.experts, ModelIdentity(trace->shape()),
+                                trace->shape().experts, judged.predictor));
   judged.top_k = file.model.top_k;
   judged.sequences = trace->sequences();
   for (size_t s = 0; s < trace->sequences(); ++s) {

@@ -102,4 +102,19 @@ ExpertSpec DeclareExpert(const ModelShape& shape, int32_t layer, int32_t expert,
                          const std::string& prefix, const char* gate = "gate_proj",
                          const char* up = "up_proj", const char* down = "down_proj");
 
+// The tables of a family whose layers `layer` declares, and whose experts have the usual names
+// "<layer prefix>mlp.experts.<expert>.gate_proj.weight" and so on.
+template <typename Config>
+DecoderTables UsualTables(const Config& config,
+                          DecoderLayer (*layer)(const Config&, int32_t, WeightTable*)) {
+  DecoderTables tables;
+  tables.layer = [config, layer](int32_t index, WeightTable* table) {
+    return layer(config, index, table);
+  };
+  tables.expert = [shape = config.decoder.shape](int32_t index, int32_t expert) {
+    return DeclareExpert(shape, index, expert, LayerPrefix(index) + "mlp.experts.");
+  };
+  return tables;
+}
+
 }  // namespace expertflow

@@ -136,13 +136,7 @@ DecoderLayer DeclareLayer(const DeepseekConfig& config, int32_t index, WeightTab
 
 Result<std::unique_ptr<Architecture>> Make(const JsonConfig& json, bool v3) {
   ASSIGN_OR_RETURN(const DeepseekConfig config, ReadConfig(json, v3));
-  DecoderTables tables;
-  tables.layer = [config](int32_t layer, WeightTable* table) {
-    return DeclareLayer(config, layer, table);
-  };
-  tables.expert = [shape = config.decoder.shape](int32_t layer, int32_t expert) {
-    return DeclareExpert(shape, layer, expert, LayerPrefix(layer) + "mlp.experts.");
-  };
+  DecoderTables tables = UsualTables(config, DeclareLayer);
   tables.ignored_prefixes = config.experts.ignored_prefixes;
   return MakeDecoder(config.decoder, std::move(tables));
 }

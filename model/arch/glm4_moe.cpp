@@ -51,13 +51,7 @@ DecoderLayer DeclareLayer(const Glm4MoeConfig& config, int32_t index, WeightTabl
 
 Result<std::unique_ptr<Architecture>> MakeGlm4Moe(const JsonConfig& json) {
   ASSIGN_OR_RETURN(const Glm4MoeConfig config, ReadConfig(json));
-  DecoderTables tables;
-  tables.layer = [config](int32_t layer, WeightTable* table) {
-    return DeclareLayer(config, layer, table);
-  };
-  tables.expert = [shape = config.decoder.shape](int32_t layer, int32_t expert) {
-    return DeclareExpert(shape, layer, expert, LayerPrefix(layer) + "mlp.experts.");
-  };
+  DecoderTables tables = UsualTables(config, DeclareLayer);
   tables.ignored_prefixes = config.experts.ignored_prefixes;
   return MakeDecoder(config.decoder, std::move(tables));
 }

@@ -47,14 +47,7 @@ DecoderLayer DeclareLayer(const OlmoeConfig& config, int32_t index, WeightTable*
 
 Result<std::unique_ptr<Architecture>> MakeOlmoe(const JsonConfig& json) {
   ASSIGN_OR_RETURN(const OlmoeConfig config, ReadConfig(json));
-  DecoderTables tables;
-  tables.layer = [config](int32_t layer, WeightTable* table) {
-    return DeclareLayer(config, layer, table);
-  };
-  tables.expert = [shape = config.decoder.shape](int32_t layer, int32_t expert) {
-    return DeclareExpert(shape, layer, expert, LayerPrefix(layer) + "mlp.experts.");
-  };
-  return MakeDecoder(config.decoder, std::move(tables));
+  return MakeDecoder(config.decoder, UsualTables(config, DeclareLayer));
 }
 
 }  // namespace expertflow

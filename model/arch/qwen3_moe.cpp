@@ -52,14 +52,7 @@ DecoderLayer DeclareLayer(const Qwen3MoeConfig& config, int32_t index, WeightTab
 
 Result<std::unique_ptr<Architecture>> MakeQwen3Moe(const JsonConfig& json) {
   ASSIGN_OR_RETURN(const Qwen3MoeConfig config, ReadConfig(json));
-  DecoderTables tables;
-  tables.layer = [config](int32_t layer, WeightTable* table) {
-    return DeclareLayer(config, layer, table);
-  };
-  tables.expert = [shape = config.decoder.shape](int32_t layer, int32_t expert) {
-    return DeclareExpert(shape, layer, expert, LayerPrefix(layer) + "mlp.experts.");
-  };
-  return MakeDecoder(config.decoder, std::move(tables));
+  return MakeDecoder(config.decoder, UsualTables(config, DeclareLayer));
 }
 
 }  // namespace expertflow

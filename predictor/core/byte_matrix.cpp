@@ -5,14 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
-
-// The same arithmetic for wider registers; picked at run time. No fused operations in either.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define EXPERTFLOW_WIDE __attribute__((target_clones("default", "avx2")))
-#else
-#define EXPERTFLOW_WIDE
-#endif
+#include "common/wide.h"
 
 namespace expertflow {
 namespace {

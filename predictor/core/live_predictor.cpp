@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "predictor/core/predictor.h"
+#include "predictor/core/any_of_ppm.h"
 
 namespace expertflow {
 namespace {
@@ -42,25 +42,8 @@ LivePredictor::LivePredictor(const std::shared_ptr<const HybridModel>& model, si
                              bool learn)
     : learner_(learn ? std::make_unique<HybridLearner>(*model, HybridLearnerOptions{}) : nullptr),
       model_(learn ? learner_->model() : model),
-      sequences_max_(sequences_max) {
-  CHECK(model_ != nullptr && sequences_max_ > 0);
-}
-
-LivePredictor::Entry& LivePredictor::Find(SequenceId sequence) {
-  const auto found = sequences_.find(sequence);
-  if (found != sequences_.end()) return found->second;
-  if (sequences_.size() >= sequences_max_) {
-    // Not one of this event, whose predictors are in use.
-    const auto oldest =
-        std::min_element(sequences_.begin(), sequences_.end(), [](const auto& a, const auto& b) {
-          return std::pair(a.second.seen, a.first) < std::pair(b.second.seen, b.first);
-        });
-    if (oldest->second.seen < event_) sequences_.erase(oldest);
-  }
-  Entry& entry = sequences_.emplace(sequence, model_).first->second;
-  entry.promises.resize(static_cast<size_t>(model_->layers()) * kPredictDistances);
-  entry.next = layer_ == 0 ? 0 : -1;
-  return entry;
+      sequences_(sequences_max) {
+  CHECK(model_ != nullptr);
 }
 
 LivePredictor::Promise& LivePredictor::PromiseOf(Entry* entry, int32_t layer,
@@ -72,13 +55,13 @@ LivePredictor::Promise& LivePredictor::PromiseOf(Entry* entry, int32_t layer,
 void LivePredictor::Observe(int32_t layer, std::span<const PredictorRow> rows) {
   CHECK(layer >= 0 && layer < model_->layers());
   ++event_;
+  sequences_.BeginEvent();
   layer_ = layer;
   active_.clear();
   for (size_t i = 0; i < rows.size();) {
     size_t end = i + 1;
     while (end < rows.size() && rows[end].sequence == rows[i].sequence) ++end;
-    Entry& entry = Find(rows[i].sequence);
-    entry.seen = event_;
+    Entry& entry = sequences_.Use(rows[i].sequence, model_);
     // After a failed step, or taken up in the middle: on with the next token.
     if (layer == 0) entry.next = 0;
     if (entry.next == layer) {

@@ -10,7 +10,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "common/ids.h"
 #include "predictor/core/hybrid_learner.h"
 #include "predictor/core/hybrid_predictor.h"
+#include "predictor/core/sequence_states.h"
 
 namespace expertflow {
 
@@ -86,15 +86,14 @@ class LivePredictor {
     std::vector<uint16_t> chosen;                               // [rows, L, top_k]
   };
   struct Entry {
-    explicit Entry(const std::shared_ptr<const HybridModel>& model) : predictor(model) {}
+    explicit Entry(const std::shared_ptr<const HybridModel>& model)
+        : predictor(model), promises(static_cast<size_t>(model->layers()) * kPredictDistances) {}
     HybridPredictor predictor;
-    uint64_t seen = 0;  // event
-    int32_t next = 0;   // layer of the token that is expected now; -1: wait for the first
+    int32_t next = -1;  // layer of the token that is expected now; -1: wait for the first
     Prompt prompt;
     std::vector<Promise> promises;  // [L, distances]
   };
 
-  Entry& Find(SequenceId sequence);
   void ObservePrompt(int32_t layer, std::span<const PredictorRow> rows, Entry* entry);
   void ObserveDecode(int32_t layer, const PredictorRow& row, Entry* entry);
   void Settle(int32_t layer, std::span<const uint16_t> chosen, Entry* entry);
@@ -104,8 +103,7 @@ class LivePredictor {
 
   std::unique_ptr<HybridLearner> learner_;  // null: nothing is learnt
   const std::shared_ptr<const HybridModel> model_;
-  const size_t sequences_max_;
-  std::map<SequenceId, Entry> sequences_;
+  SequenceStates<Entry> sequences_;
   uint64_t event_ = 0;
   int32_t layer_ = 0;
   std::vector<Entry*> active_;  // decode rows of the event

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/check.h"
+#include "predictor/core/any_of_ppm.h"
 #include "predictor/core/logit_margin.h"
 
 namespace expertflow {
@@ -25,29 +26,27 @@ constexpr std::array<Calibration, 8> kCalibration = {{{0.14F, 0.4F},
                                                       {0.58F, 1.0F}}};
 }  // namespace
 
-void PreGatePredictor::Predict(const PredictionRequest& request,
-                               std::span<uint32_t> probability_ppm) const {
-  const int32_t n = request.experts;
-  const int32_t k = request.top_k;
-  CHECK(probability_ppm.size() == static_cast<size_t>(n));
+void PredictFromPreGate(int32_t distance, int32_t top_k, std::span<const int32_t> rows,
+                        const float* logits, std::span<uint32_t> probability_ppm) {
+  const auto n = static_cast<int32_t>(probability_ppm.size());
+  const int32_t k = top_k;
   CHECK(k > 0 && k <= kMarginTopKMax);
   if (k >= n) {
-    std::fill(probability_ppm.begin(), probability_ppm.end(),
-              request.rows.empty() ? 0u : 1'000'000u);
+    std::fill(probability_ppm.begin(), probability_ppm.end(), rows.empty() ? 0u : 1'000'000u);
     return;
   }
   std::fill(probability_ppm.begin(), probability_ppm.end(), 0u);
   const size_t last = kCalibration.size() - 1;
-  const auto step = static_cast<size_t>(std::max(request.distance, 1) - 1);
+  const auto step = static_cast<size_t>(std::max(distance, 1) - 1);
   const Calibration calibration = kCalibration[std::min(step, last)];
-  for (int32_t row : request.rows) {
-    const float* logits = request.logits + static_cast<ptrdiff_t>(row) * n;
-    const float edge = LogitEdge(logits, n, k);
-    const float spread = calibration.scale * LogitDeviation(logits, n);
+  for (int32_t row : rows) {
+    const float* of_row = logits + static_cast<ptrdiff_t>(row) * n;
+    const float edge = LogitEdge(of_row, n, k);
+    const float spread = calibration.scale * LogitDeviation(of_row, n);
     // Logits that are all equal, infinite or NaN tell nothing.
     if (!(spread > 0) || !std::isfinite(spread) || !std::isfinite(edge)) continue;
     for (int32_t e = 0; e < n; ++e) {
-      const float z = (logits[e] - edge) / spread - calibration.bias;
+      const float z = (of_row[e] - edge) / spread - calibration.bias;
       if (!(z > -7)) continue;  // below 0.1 %
       const float p = 1 / (1 + std::exp(-z));
       uint32_t& any = probability_ppm[static_cast<size_t>(e)];

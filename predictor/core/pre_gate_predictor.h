@@ -11,14 +11,14 @@
 // measured recall@4 of 48, and the sigmoid is fitted to how often an expert is then included.
 #pragma once
 
-#include "predictor/core/predictor.h"
+#include <cstdint>
+#include <span>
 
 namespace expertflow {
 
-class PreGatePredictor final : public ExpertPredictor {
- public:
-  void Predict(const PredictionRequest& request,
-               std::span<uint32_t> probability_ppm) const override;
-};
+// probability_ppm[experts of the target]: of being used by at least one of `rows`, in millionths.
+// logits[m, experts]: the target's router on the residual stream `distance` MoE layers before it.
+void PredictFromPreGate(int32_t distance, int32_t top_k, std::span<const int32_t> rows,
+                        const float* logits, std::span<uint32_t> probability_ppm);
 
 }  // namespace expertflow

@@ -18,8 +18,8 @@ constexpr double kDemandShare = 1.0 / 64;  // of a new pass in the smoothed dema
 
 ForecastRanks::ForecastRanks(std::shared_ptr<const NextUseModel> model, int32_t slots,
                              size_t sequences_max)
-    : model_(std::move(model)), slots_(slots), sequences_max_(sequences_max) {
-  CHECK(model_ != nullptr && sequences_max_ > 0);
+    : model_(std::move(model)), slots_(slots), sequences_(sequences_max) {
+  CHECK(model_ != nullptr);
   distance_.resize(static_cast<size_t>(model_->experts_total()));
 }
 
@@ -41,37 +41,22 @@ void ForecastRanks::FollowHorizon(int32_t layer, int32_t distinct) {
   map_ratio_ = ratio;
 }
 
-ForecastRanks::Entry& ForecastRanks::Find(SequenceId sequence) {
-  const auto found = sequences_.find(sequence);
-  if (found != sequences_.end()) return found->second;
-  if (sequences_.size() >= sequences_max_) {
-    // Not one of this event, whose forecasters are in use.
-    const auto oldest =
-        std::min_element(sequences_.begin(), sequences_.end(), [](const auto& a, const auto& b) {
-          return std::pair(a.second.seen, a.first) < std::pair(b.second.seen, b.first);
-        });
-    if (oldest->second.seen < event_) sequences_.erase(oldest);
-  }
-  return sequences_.emplace(sequence, *map_).first->second;
-}
-
 void ForecastRanks::Observe(int32_t layer, std::span<const RoutedRow> rows, int32_t distinct) {
-  ++event_;
+  sequences_.BeginEvent();
   layer_ = layer;
   active_.clear();
   FollowHorizon(layer, distinct);
   for (size_t i = 0; i < rows.size();) {
     size_t end = i + 1;
     while (end < rows.size() && rows[end].sequence == rows[i].sequence) ++end;
-    Entry& entry = Find(rows[i].sequence);
-    entry.seen = event_;
+    NextUseForecaster& forecaster = sequences_.Use(rows[i].sequence, *map_);
     if (rows[i].prefill) {
       prompt_.clear();
       for (size_t row = i; row < end; ++row) prompt_.push_back(rows[row].routed);
-      entry.forecaster.ObservePrompt(layer, prompt_);
+      forecaster.ObservePrompt(layer, prompt_);
     } else {
-      entry.forecaster.Observe(layer, rows[i].routed.chosen, rows[i].routed.weights);
-      active_.push_back(&entry.forecaster);
+      forecaster.Observe(layer, rows[i].routed.chosen, rows[i].routed.weights);
+      active_.push_back(&forecaster);
     }
     i = end;
   }

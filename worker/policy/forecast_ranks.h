@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +11,7 @@
 
 #include "common/ids.h"
 #include "predictor/core/next_use_forecaster.h"
+#include "predictor/core/sequence_states.h"
 
 namespace expertflow {
 
@@ -40,26 +40,17 @@ class ForecastRanks {
   size_t sequences() const { return sequences_.size(); }
 
  private:
-  struct Entry {
-    explicit Entry(const NextUseMap& map) : forecaster(map) {}
-    NextUseForecaster forecaster;
-    uint64_t seen = 0;  // event
-  };
-
   void FollowDemand(int32_t layer, int32_t distinct);
   void FollowHorizon(int32_t layer, int32_t distinct);
-  Entry& Find(SequenceId sequence);
 
   const std::shared_ptr<const NextUseModel> model_;
   const double slots_;
-  const size_t sequences_max_;
   std::optional<NextUseMap> map_;
   double map_ratio_ = 1;
   double demand_ = 0;  // distinct experts of a pass over the layers, smoothed
   double pass_demand_ = 0;
-  uint64_t event_ = 0;
   int32_t layer_ = 0;
-  std::map<SequenceId, Entry> sequences_;
+  SequenceStates<NextUseForecaster> sequences_;
   std::vector<const NextUseForecaster*> active_;  // with decode rows in the latest event
   std::vector<RoutedToken> prompt_;
   std::vector<uint32_t> distance_;

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "predictor/fitted_to.h"
 #include "tests/unit/predictor/hybrid_testing.h"
 
 namespace expertflow {
@@ -48,13 +49,18 @@ TEST(HybridFileTest, AnyChangedOrMissingByteIsRefused) {
 
 TEST(HybridFileTest, AnotherModelIsRefused) {
   const HybridFile& file = FittedFile();
-  EXPECT_TRUE(CheckFittedTo(file, file.identity, file.model.experts, "a.efp").ok());
+  EXPECT_TRUE(
+      CheckFittedTo(file.identity, file.model.experts, file.identity, file.model.experts, "a.efp")
+          .ok());
   std::vector<int32_t> wider = file.model.experts;
   ++wider[0];
-  EXPECT_THAT(CheckFittedTo(file, file.identity, wider, "a.efp").message(), HasSubstr("a.efp"));
+  EXPECT_THAT(
+      CheckFittedTo(file.identity, file.model.experts, file.identity, wider, "a.efp").message(),
+      HasSubstr("a.efp"));
   auto other = file.identity;
   other[15] = 1;
-  EXPECT_THAT(CheckFittedTo(file, other, file.model.experts, "a.efp").message(),
+  EXPECT_THAT(CheckFittedTo(file.identity, file.model.experts, other, file.model.experts, "a.efp")
+                  .message(),
               HasSubstr("fitted to model 07"));
 }
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "predictor/core/predictor.h"
+#include "predictor/core/any_of_ppm.h"
 #include "tests/unit/predictor/hybrid_testing.h"
 
 namespace expertflow {

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "predictor/fitted_to.h"
 #include "tests/unit/predictor/random_forecaster.h"
 
 namespace expertflow {
@@ -52,12 +53,17 @@ TEST(NextUseFileTest, AnyChangedOrMissingByteIsRefused) {
 
 TEST(NextUseFileTest, AnotherModelIsRefused) {
   NextUseFile file = SmallFile();
-  EXPECT_TRUE(CheckFittedTo(file, file.identity, file.model.experts, "a.efn").ok());
+  EXPECT_TRUE(
+      CheckFittedTo(file.identity, file.model.experts, file.identity, file.model.experts, "a.efn")
+          .ok());
   const std::vector<int32_t> wider = {2, 4};
-  EXPECT_THAT(CheckFittedTo(file, file.identity, wider, "a.efn").message(), HasSubstr("a.efn"));
+  EXPECT_THAT(
+      CheckFittedTo(file.identity, file.model.experts, file.identity, wider, "a.efn").message(),
+      HasSubstr("a.efn"));
   auto other = file.identity;
   other[15] = 1;
-  EXPECT_THAT(CheckFittedTo(file, other, file.model.experts, "a.efn").message(),
+  EXPECT_THAT(CheckFittedTo(file.identity, file.model.experts, other, file.model.experts, "a.efn")
+                  .message(),
               HasSubstr("fitted to model 09"));
 }
 

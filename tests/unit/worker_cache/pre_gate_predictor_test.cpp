@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "predictor/core/any_of_ppm.h"
 #include "predictor/core/stride_controller.h"
 
 namespace expertflow {
@@ -16,16 +17,8 @@ namespace {
 
 std::vector<uint32_t> Predict(const std::vector<float>& logits, int32_t experts, int32_t top_k,
                               const std::vector<int32_t>& rows, int32_t distance = 1) {
-  PredictionRequest request;
-  request.source = LayerId(0);
-  request.target = LayerId(distance);
-  request.distance = distance;
-  request.experts = experts;
-  request.top_k = top_k;
-  request.rows = rows;
-  request.logits = logits.data();
   std::vector<uint32_t> ppm(static_cast<size_t>(experts), 7);
-  PreGatePredictor().Predict(request, ppm);
+  PredictFromPreGate(distance, top_k, rows, logits.data(), ppm);
   return ppm;
 }
 

@@ -24,17 +24,6 @@ double Smooth(double old, double now, bool first) {
 
 }  // namespace
 
-std::string_view StrideReasonName(StrideReason reason) {
-  switch (reason) {
-    case StrideReason::kStart: return "start";
-    case StrideReason::kFormula: return "formula";
-    case StrideReason::kWait: return "wait";
-    case StrideReason::kOverload: return "overload";
-    case StrideReason::kLinkBound: return "link bound";
-  }
-  return "";
-}
-
 DynamicStride::DynamicStride(const DynamicStrideOptions& options)
     : options_(options), stride_(options.stride_min) {
   CHECK(options_.expert_bytes > 0 && options_.moe_layers > 0);
@@ -95,13 +84,12 @@ void DynamicStride::Follow(double copy_layers) {
   const bool away = std::abs(formula_ - anchor_) > std::max(kMovedBy, kMovedBy * anchor_ / 2) ||
                     link_bound_ != anchor_bound_;
   away_windows_ = away ? away_windows_ + 1 : 0;
-  const bool start = reason_ == StrideReason::kStart;
+  const bool start = anchor_ == 0;
   if (!start && away_windows_ < kMovedForWindows) return;
   anchor_ = formula_;
   anchor_copy_layers_ = static_cast<int32_t>(std::ceil(std::min(copy_layers, 1e6)));
   anchor_bound_ = link_bound_;
   away_windows_ = wait_windows_ = overload_windows_ = correction_ = 0;
-  reason_ = anchor_bound_ ? StrideReason::kLinkBound : StrideReason::kFormula;
 }
 
 void DynamicStride::Count() {
@@ -114,11 +102,9 @@ void DynamicStride::Count() {
   if (wait_windows_ >= options_.windows_in_a_row && correction_ < kCorrectionMost) {
     ++correction_;
     wait_windows_ = 0;
-    reason_ = StrideReason::kWait;
   } else if (overload_windows_ >= options_.windows_in_a_row && correction_ > -kCorrectionMost) {
     --correction_;
     overload_windows_ = 0;
-    reason_ = StrideReason::kOverload;
   }
 }
 

@@ -17,7 +17,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "predictor/core/stride_controller.h"
 
@@ -34,15 +33,6 @@ struct DynamicStrideOptions {
   double overload_share = 0.5;   // of the bytes that were copied
 };
 
-enum class StrideReason : uint8_t {
-  kStart,      // nothing is measured yet
-  kFormula,    // S0 has moved
-  kWait,       // one more
-  kOverload,   // one less
-  kLinkBound,  // no lead helps
-};
-std::string_view StrideReasonName(StrideReason reason);
-
 class DynamicStride final : public StrideController {
  public:
   // REQUIRES: expert_bytes, moe_layers > 0; 0 < stride_min <= stride_max
@@ -51,16 +41,7 @@ class DynamicStride final : public StrideController {
   int32_t stride() const override { return stride_; }
   void OnLayer(const StrideMeasurement& measurement) override;
   bool link_bound() const override { return link_bound_; }
-  StrideReason reason() const { return reason_; }
   uint64_t changes() const override { return changes_; }
-
-  // What the formula was given; 0 before the first window.
-  double expected_experts() const { return expected_; }         // Ne
-  double cached_share() const { return cached_share_; }         // h
-  double link_bytes_per_second() const { return rate_ * 1e9; }  // Cs
-  double layer_ns() const { return layer_ns_; }                 // Tl
-  double link_busy_share() const { return busy_share_; }        // r
-  double formula_stride() const { return formula_; }            // S0 before rounding up
 
  private:
   struct Sums {
@@ -84,18 +65,18 @@ class DynamicStride final : public StrideController {
 
   const DynamicStrideOptions options_;
   int32_t stride_;
-  StrideReason reason_ = StrideReason::kStart;
   bool link_bound_ = false;
   uint64_t changes_ = 0;
 
   Sums sums_;
   bool measured_ = false;
-  double expected_ = 0;
-  double cached_share_ = 0;
-  double rate_ = 0;  // bytes per ns
-  double layer_ns_ = 0;
-  double busy_share_ = 0;
-  double formula_ = 0;
+  // What the formula was given.
+  double expected_ = 0;      // Ne
+  double cached_share_ = 0;  // h
+  double rate_ = 0;          // Cs, in bytes per ns
+  double layer_ns_ = 0;      // Tl
+  double busy_share_ = 0;    // r
+  double formula_ = 0;       // S0 before rounding up
 
   double anchor_ = 0;               // formula_ when S followed it
   int32_t anchor_copy_layers_ = 0;  // then: layers that one copy takes

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "sim/roofline.h"
 #include "sim/synthetic_routing.h"
+#include "tests/unit/predictor/random_forecaster.h"
 
 namespace expertflow {
 namespace {
@@ -89,6 +91,7 @@ class ArmsTest : public ::testing::Test {
     setup.lockstep = &lockstep_;
     setup.training_uses = uses_;
     setup.recall = {0.9, 0.8, 0.7};
+    setup.forecaster = forecaster_;
     auto arm = MakeArm(name, setup, 1'000'000);
     EXPECT_TRUE(arm.ok()) << arm.status().ToString();
     arm->options.slots = 40;
@@ -105,6 +108,7 @@ class ArmsTest : public ::testing::Test {
   RoutingTrace trace_;
   Lockstep lockstep_;
   std::vector<uint64_t> uses_;
+  std::shared_ptr<const NextUseModel> forecaster_;
 };
 
 TEST_F(ArmsTest, EachServesEveryUseAndDecidesTheSameAgain) {
@@ -133,6 +137,15 @@ TEST_F(ArmsTest, NobodyMovesFewerBytesThanTheBestCacheAndNobodyMoreThanNone) {
   }
   EXPECT_LT(Run("expertflow").stall_ns, Run("lru").stall_ns);
   EXPECT_LE(Run("oracle").stall_ns, Run("expertflow").stall_ns);
+}
+
+TEST_F(ArmsTest, AForecasterServesTheArmsThatHaveOurCache) {
+  const uint64_t ours = Run("expertflow").digest;
+  const uint64_t lru = Run("expertflow-lru").digest;
+  forecaster_ =
+      std::make_shared<NextUseModel>(testing::RandomForecaster(std::vector<int32_t>(6, 16), 4, 2));
+  EXPECT_NE(Run("expertflow").digest, ours);
+  EXPECT_EQ(Run("expertflow-lru").digest, lru);
 }
 
 TEST_F(ArmsTest, AnUnknownArmIsNamedWithAllThatThereAre) {

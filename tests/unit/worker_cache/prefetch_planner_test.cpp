@@ -53,6 +53,29 @@ TEST(PrefetchPlanner, PlansByProbabilityWithinThresholdAndBudget) {
   EXPECT_EQ(planner.Plan(LayerId(2), ppm, cache).size(), 1u);
 }
 
+TEST(PrefetchPlanner, APredictionMustBeTheSurerTheFartherItsLayer) {
+  PrefetchPlannerOptions options;
+  options.min_probability_ppm = 300'000;
+  options.distance_step_ppm = 200'000;
+  options.max_probability_ppm = 900'000;
+  PrefetchPlanner planner = Planner(options);
+  EXPECT_EQ(planner.ThresholdPpm(1), 300'000u);
+  EXPECT_EQ(planner.ThresholdPpm(2), 500'000u);
+  EXPECT_EQ(planner.ThresholdPpm(4), 900'000u);
+  EXPECT_EQ(planner.ThresholdPpm(100), 900'000u);
+
+  ExpertCache cache(CacheOptions(32));
+  cache.BeginLayer(LayerId(0), Decode({0}));
+  cache.EndLayer();
+  const std::vector<uint32_t> ppm = {300'000, 500'000, 699'999, 700'000, 0, 0, 0, 0};
+  const auto planned = [&](int32_t layer) {
+    return planner.Plan(LayerId(layer), ppm, cache).size();
+  };
+  EXPECT_EQ(planned(1), 4u);
+  EXPECT_EQ(planned(2), 3u);
+  EXPECT_EQ(planned(3), 1u);
+}
+
 TEST(PrefetchPlanner, FIELD_27_PredictorQualityIsMeasured) {
   ExpertCache cache(CacheOptions(0));
   PrefetchPlanner planner = Planner({});

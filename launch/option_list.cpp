@@ -48,7 +48,7 @@ constexpr CommandInfo kCommands[] = {
      "Lines are read from standard input; one that ends with a backslash goes on in the next.\n"
      "/clear forgets what was said, /system TEXT sets the system message, /exit or Ctrl-D ends.\n"
      "Ctrl-C stops an answer; what came of it stays in the history."},
-    {Command::kTop, "top", "a server's load, caches and links, now and now",
+    {Command::kTop, "top", "a server's load, caches and links, shown again and again",
      "Rates and shares are of the time between two looks at its /metrics. Ctrl-C ends."},
     {Command::kInspect, "inspect", "what is in a checkpoint or store file, and the memory plan",
      "Nothing is allocated. A folder with nothing but a config.json will do for the plan."},

@@ -89,19 +89,31 @@ struct AttentionRow {
   int32_t position = 0;
 };
 
+// Bytes of a key or value of one head in the KV cache. kInt8: integers, with zeros up to whole
+// groups of kQuantisedGroup, then a float32 scale for each group.
+constexpr int64_t KvHeadBytes(DType dtype, int32_t head_dim) {
+  const auto group = static_cast<int64_t>(kQuantisedGroup);
+  const int64_t groups = (head_dim + group - 1) / group;
+  if (dtype == DType::kInt8) return groups * (group + static_cast<int64_t>(sizeof(float)));
+  return head_dim * static_cast<int64_t>(DTypeBytes(dtype));
+}
+
 // KV blocks of one layer: block b holds keys [block_tokens, kv_heads, head_dim] at
-// keys + b * block_stride, values likewise. Without `values` a key begins with its value, whose
-// size is shared_dim (the latent vector of multi-head latent attention).
+// keys + b * block_stride, values likewise, in kF32, kBF16 or kInt8. Without `values` a key begins
+// with its value, whose size is shared_dim (the latent vector of multi-head latent attention).
 struct KvLayer {
-  float* keys = nullptr;
-  float* values = nullptr;
-  int64_t block_stride = 0;  // in floats
+  void* keys = nullptr;
+  void* values = nullptr;
+  int64_t block_stride = 0;  // bytes
   int32_t block_tokens = 0;
   int32_t kv_heads = 0;
   int32_t head_dim = 0;
   int32_t shared_dim = 0;
+  DType dtype = DType::kF32;
 
   int32_t value_dim() const { return values == nullptr ? shared_dim : head_dim; }
+  int64_t head_bytes() const { return KvHeadBytes(dtype, head_dim); }
+  int64_t token_bytes() const { return kv_heads * head_bytes(); }
 };
 
 struct AttentionShape {
@@ -167,12 +179,15 @@ class Ops {
 
   // Writes row i of keys and values [m, kv_heads, head_dim] to the KV block of rows[i]. Without
   // kv.values a stored key is row i of values [m, kv_heads, shared_dim] and then of keys
-  // [m, kv_heads, head_dim - shared_dim].
+  // [m, kv_heads, head_dim - shared_dim]. kBF16 rounds to nearest even; kInt8 takes a group's
+  // largest absolute value by 127 as scale, and the nearest integers. What is not finite gives NaN:
+  // as kBF16 in its place, as kInt8 in its whole group.
   virtual void StoreKv(const KvLayer& kv, const float* keys, const float* values,
                        std::span<const AttentionRow> rows) = 0;
 
   // out[m, heads, value_dim] = softmax(scale * q . K) V, causal, per row. Sums over positions run
-  // in ascending order whatever the block size.
+  // in ascending order whatever the block size. Keys and values are raised to float32: the result
+  // is bit by bit that of the same numbers as kF32.
   virtual void Attention(const AttentionShape& shape, const KvLayer& kv, const float* q,
                          std::span<const AttentionRow> rows, float* out) = 0;
 

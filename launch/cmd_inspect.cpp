@@ -138,7 +138,9 @@ std::string Describe(const Options& options, const Inspection& found) {
     text += fmt::format("  quantisation     {} in the checkpoint, experts are kept as {}\n", method,
                         DTypeName(found.model.expert_dtype));
   }
-  text += fmt::format("  KV cache         {} a token\n", FormatBytes(shape.kv_bytes_per_token));
+  text += fmt::format("  KV cache         {} a token in {}\n",
+                      FormatBytes(shape.kv_bytes_per_token(found.plan.kv_dtype)),
+                      DTypeName(found.plan.kv_dtype));
   text += fmt::format("  tokenizer        {}\n", found.tokenizer);
   if (found.verified) text += "  checksums        all blocks are intact\n";
   text += DescribePlan(found.plan, options.Integer("workers"));
@@ -166,7 +168,7 @@ std::string InspectJson(const Options& options, const Inspection& found) {
       {"expert_intermediate", shape.expert_intermediate},
       {"vocab", shape.vocab},
       {"context", shape.context},
-      {"kv_bytes_per_token", shape.kv_bytes_per_token},
+      {"kv_bytes_per_token", shape.kv_bytes_per_token(found.plan.kv_dtype)},
       {"quantisation", Quantised(found.model)},
       {"expert_dtype", DTypeName(found.model.expert_dtype)},
       {"expert_block_bytes", found.model.sizes.expert_block_bytes},

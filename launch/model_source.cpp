@@ -188,6 +188,12 @@ int32_t StrideOf(const Options& options) {
   return stride == "auto" ? 0 : stride[0] - '0';  // 1 to 8
 }
 
+DType KvTypeOf(const Options& options) {
+  const std::string dtype = options.Text("kv-dtype");
+  if (dtype == "bf16") return DType::kBF16;
+  return dtype == "int8" ? DType::kInt8 : DType::kF32;
+}
+
 Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model) {
   MemoryPlanInput input;
   input.store = model.sizes;
@@ -195,6 +201,7 @@ Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model) {
   if (options.Given("expert-memory")) input.expert_memory = options.Budget("expert-memory");
   input.streaming_buffers = static_cast<int32_t>(options.Integer("streaming-buffers"));
   input.kv_memory_bytes = options.Bytes("kv-memory");
+  input.kv_dtype = KvTypeOf(options);
   input.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
   input.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));
   const bool prefetch = FindOption(options.command(), "prefetch") == nullptr ||

@@ -43,6 +43,8 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const Options& options, const M
 Result<bool> ComputesInPlace(const Options& options);
 // Layers of lead of the prefetch; 0: as measured.
 int32_t StrideOf(const Options& options);
+// What --kv-dtype says.
+DType KvTypeOf(const Options& options);
 // The memory plan of one worker. The command has the worker's options, or most of them.
 Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model);
 

@@ -130,9 +130,9 @@ std::string DescribePlan(const MemoryPlan& plan, int64_t workers) {
                         FormatBytes(plan.dense_bytes), FormatBytes(plan.streaming_bytes),
                         plan.streaming_buffers);
   }
-  text +=
-      fmt::format("    KV cache       {} for {} tokens; workspace {}\n", FormatBytes(plan.kv_bytes),
-                  plan.kv_tokens(), FormatBytes(plan.workspace_bytes));
+  text += fmt::format("    KV cache       {} for {} tokens in {}; workspace {}\n",
+                      FormatBytes(plan.kv_bytes), plan.kv_tokens(), DTypeName(plan.kv_dtype),
+                      FormatBytes(plan.workspace_bytes));
   return text;
 }
 

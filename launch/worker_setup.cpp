@@ -21,6 +21,7 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
   worker.stride = StrideOf(options);
   worker.policy_time_most = options.Number("policy-time") / 100;
   worker.kv_memory_bytes = options.Bytes("kv-memory");
+  worker.kv_dtype = KvTypeOf(options);
   worker.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
   worker.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));
   worker.transfer_chunk_bytes = options.Bytes("transfer-chunk");

@@ -244,7 +244,8 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.chunk_bytes = options_.transfer_chunk_bytes;
     ASSIGN_OR_RETURN(executor_, CachedExecutor::Create(device_, *blocks_, cache, timeline));
   }
-  ASSIGN_OR_RETURN(kv_, KvCache::Create(device_, architecture_.shape(), plan.kv_blocks));
+  ASSIGN_OR_RETURN(kv_,
+                   KvCache::Create(device_, architecture_.shape(), plan.kv_blocks, plan.kv_dtype));
   ASSIGN_OR_RETURN(model_, architecture_.Build(device_, *weights_, plan.limits));
   return OkStatus();
 }

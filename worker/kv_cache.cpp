@@ -9,21 +9,21 @@
 namespace expertflow {
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(Device& device, const ModelShape& shape,
-                                                 int64_t blocks) {
+                                                 int64_t blocks, DType dtype) {
   const KvShape& kv = shape.kv;
-  const int64_t stride = int64_t{kKvBlockTokens} * kv.heads * kv.head_dim;
-  const int64_t layer_floats = blocks * kKvBlockTokens * kv.floats();
+  const int64_t stride = kKvBlockTokens * kv.heads * KvHeadBytes(dtype, kv.head_dim);
+  const int64_t layer_bytes = blocks * kKvBlockTokens * kv.bytes(dtype);
   auto cache = std::unique_ptr<KvCache>(new KvCache());
-  const uint64_t bytes = static_cast<uint64_t>(shape.layers * layer_floats) * sizeof(float);
+  const auto bytes = static_cast<uint64_t>(shape.layers * layer_bytes);
   auto memory = device.Allocate(bytes);
   if (!memory.ok()) return memory.status().WithContext("KV cache (--kv-memory)");
   cache->memory_ = std::move(memory).value();
-  auto* base = reinterpret_cast<float*>(cache->memory_->data());
+  auto* base = static_cast<std::byte*>(cache->memory_->data());
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
-    float* keys = base + layer * layer_floats;
-    float* values = kv.shared_dim > 0 ? nullptr : keys + blocks * stride;
+    std::byte* keys = base + layer * layer_bytes;
+    std::byte* values = kv.shared_dim > 0 ? nullptr : keys + blocks * stride;
     cache->layers_.push_back(
-        {keys, values, stride, kKvBlockTokens, kv.heads, kv.head_dim, kv.shared_dim});
+        {keys, values, stride, kKvBlockTokens, kv.heads, kv.head_dim, kv.shared_dim, dtype});
   }
   cache->blocks_total_ = blocks;
   for (int64_t block = blocks; block-- > 0;) cache->free_.push_back(static_cast<int32_t>(block));

@@ -17,8 +17,9 @@ namespace expertflow {
 
 class KvCache {
  public:
+  // `dtype` as in KvLayer.
   static Result<std::unique_ptr<KvCache>> Create(Device& device, const ModelShape& shape,
-                                                 int64_t blocks);
+                                                 int64_t blocks, DType dtype);
 
   // One entry a layer, for the forward pass.
   std::span<const KvLayer> layers() const { return layers_; }

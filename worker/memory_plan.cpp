@@ -40,7 +40,8 @@ Status PlanExperts(const MemoryPlanInput& input, MemoryPlan* plan) {
 }
 
 Status PlanKv(const ModelShape& shape, const MemoryPlanInput& input, MemoryPlan* plan) {
-  const uint64_t block_bytes = shape.kv_bytes_per_token * kKvBlockTokens;
+  plan->kv_dtype = input.kv_dtype;
+  const uint64_t block_bytes = shape.kv_bytes_per_token(input.kv_dtype) * kKvBlockTokens;
   const int64_t context_blocks = (shape.context + kKvBlockTokens - 1) / kKvBlockTokens;
   // In blocks, because the bytes of all sequences need not fit 64 bits.
   const uint64_t full =
@@ -102,11 +103,13 @@ Result<MemoryPlan> MakeMemoryPlan(const Architecture& architecture, const Memory
 std::string MemoryPlanJson(const MemoryPlan& plan) {
   return fmt::format(
       R"({{"in_place":{},"dense_bytes":{},"expert_slots":{},"slot_bytes":{},"expert_bytes":{},)"
-      R"("streaming_buffers":{},"streaming_bytes":{},"kv_blocks":{},"kv_tokens":{},"kv_bytes":{},)"
+      R"("streaming_buffers":{},"streaming_bytes":{},"kv_dtype":"{}","kv_blocks":{},"kv_tokens":{},)"
+      R"("kv_bytes":{},)"
       R"("workspace_bytes":{},"experts_total":{},"store_bytes":{},"total_bytes":{}}})",
       plan.in_place, plan.dense_bytes, plan.expert_slots, plan.slot_bytes, plan.expert_bytes,
-      plan.streaming_buffers, plan.streaming_bytes, plan.kv_blocks, plan.kv_tokens(), plan.kv_bytes,
-      plan.workspace_bytes, plan.experts_total, plan.store_bytes, plan.total_bytes());
+      plan.streaming_buffers, plan.streaming_bytes, DTypeName(plan.kv_dtype), plan.kv_blocks,
+      plan.kv_tokens(), plan.kv_bytes, plan.workspace_bytes, plan.experts_total, plan.store_bytes,
+      plan.total_bytes());
 }
 
 }  // namespace expertflow

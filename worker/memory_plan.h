@@ -37,6 +37,7 @@ struct MemoryPlanInput {
   ByteBudget expert_memory{.is_percent = true, .percent = 100};
   int32_t streaming_buffers = 2;
   uint64_t kv_memory_bytes = 0;  // 0: four sequences of full length, at most 256 MiB
+  DType kv_dtype = DType::kF32;  // as in KvLayer
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;
   int32_t lookahead_max = 0;
@@ -50,6 +51,7 @@ struct MemoryPlan {
   uint64_t expert_bytes = 0;  // all slots
   int32_t streaming_buffers = 0;
   uint64_t streaming_bytes = 0;  // all streaming buffers
+  DType kv_dtype = DType::kF32;
   int64_t kv_blocks = 0;
   uint64_t kv_bytes = 0;
   uint64_t workspace_bytes = 0;

@@ -57,6 +57,8 @@ class WorkerProcess {
   std::string InUse(TablesKind kind) const;  // JSON
   Status OpenDevice();
   MemoryPlanInput PlanInput() const;
+  // What the bits of a sequence depend on: workers of a job must agree.
+  std::string Arithmetic() const;
   std::string EffectiveConfig() const;
   void Send(const Message& message);
   // Sends what the engine has produced; keeps what does not fit for later.
@@ -117,10 +119,17 @@ MemoryPlanInput WorkerProcess::PlanInput() const {
   input.expert_memory = options_.expert_memory;
   input.streaming_buffers = options_.streaming_buffers;
   input.kv_memory_bytes = options_.kv_memory_bytes;
+  input.kv_dtype = options_.kv_dtype;
   input.sequences_max = options_.sequences_max;
   input.prefill_tokens_max = options_.prefill_tokens_max;
   input.lookahead_max = LookaheadMost(options_.prefetch, options_.stride);
   return input;
+}
+
+std::string WorkerProcess::Arithmetic() const {
+  const std::string& sums = device_->properties().arithmetic;
+  if (options_.kv_dtype == DType::kF32) return sums;
+  return fmt::format("{}, KV cache {}", sums, DTypeName(options_.kv_dtype));
 }
 
 std::string WorkerProcess::EffectiveConfig() const {
@@ -129,14 +138,14 @@ std::string WorkerProcess::EffectiveConfig() const {
       R"({{"device":"{}","kernels":"{}","arithmetic":"{}","threads":{},"device_memory":"{}","prefetch":{},)"
       R"("stride":"{}","forecaster":{},"predictor":{},)"
       R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"sequences_max":{},)"
-      R"("prefill_tokens_max":{},"transfer_chunk_bytes":{}}})",
-      device.name, device.kernels, device.arithmetic, device.threads,
+      R"("prefill_tokens_max":{},"transfer_chunk_bytes":{},"kv_dtype":"{}"}})",
+      device.name, device.kernels, Arithmetic(), device.threads,
       options_.device_memory_host ? "host" : "private",
       options_.prefetch && !options_.device_memory_host,
       options_.stride == 0 ? "auto" : std::to_string(options_.stride),
       InUse(TablesKind::kForecaster), InUse(TablesKind::kPredictor), device.link.bytes_per_second,
       device.link.latency_ns, device.link.emulated, options_.sequences_max,
-      options_.prefill_tokens_max, options_.transfer_chunk_bytes);
+      options_.prefill_tokens_max, options_.transfer_chunk_bytes, DTypeName(options_.kv_dtype));
 }
 
 // File is NextUseFile or HybridFile.
@@ -220,7 +229,7 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   WorkerReady worker;
   worker.device = device_->properties().name;
   worker.kernels = device_->properties().kernels;
-  worker.arithmetic = device_->properties().arithmetic;
+  worker.arithmetic = Arithmetic();
   worker.threads = static_cast<uint32_t>(device_->properties().threads);
   worker.expert_slots = static_cast<uint32_t>(plan.expert_slots);
   worker.in_place = plan.in_place;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/dtype.h"
 #include "common/process.h"
 #include "common/status.h"
 #include "common/units.h"
@@ -31,6 +32,7 @@ struct WorkerOptions {
   double policy_time_most = 0.05;  // of a layer's time, for forecaster and predictor each
   int32_t stride = 0;  // layers of lead of the prefetch; 0: as measured, up to kStrideMost
   uint64_t kv_memory_bytes = 0;  // 0: see memory_plan.h
+  DType kv_dtype = DType::kF32;
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;  // per step
   uint64_t transfer_chunk_bytes = 1 << 20;

@@ -1,9 +1,9 @@
 #include "device/cpu/cpu_ops.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "common/check.h"
+#include "device/cpu/kv_encoding.h"
 #include "device/cpu/router.h"
 
 namespace expertflow::cpu {
@@ -276,24 +276,29 @@ void CpuOps::StoreKv(const KvLayer& kv, const float* keys, const float* values,
                      std::span<const AttentionRow> rows) {
   const StreamProgress::Work work(progress_, StreamKind::kCompute);
   const int64_t token_floats = int64_t{kv.kv_heads} * kv.head_dim;
-  const size_t token_bytes = static_cast<size_t>(token_floats) * sizeof(float);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const int32_t block = rows[i].block_table[rows[i].position / kv.block_tokens];
-    const int64_t to = block * kv.block_stride + rows[i].position % kv.block_tokens * token_floats;
-    const auto row = static_cast<int64_t>(i);
-    if (kv.values != nullptr) {
-      std::memcpy(kv.keys + to, keys + row * token_floats, token_bytes);
-      std::memcpy(kv.values + to, values + row * token_floats, token_bytes);
-      continue;
-    }
-    const int32_t own_dim = kv.head_dim - kv.shared_dim;
+  const auto dim = static_cast<size_t>(kv.head_dim);
+  const int32_t own_dim = kv.head_dim - kv.shared_dim;
+  const double ns_each = static_cast<double>(token_floats) / (kv.dtype == DType::kF32 ? 4 : 0.5);
+  ForEach(static_cast<int32_t>(rows.size()), ns_each, [&](int32_t i, int32_t thread) {
+    const AttentionRow& row = rows[static_cast<size_t>(i)];
+    const int64_t to = row.block_table[row.position / kv.block_tokens] * kv.block_stride +
+                       row.position % kv.block_tokens * kv.token_bytes();
     for (int32_t h = 0; h < kv.kv_heads; ++h) {
-      const int64_t head = row * kv.kv_heads + h;
-      float* key = kv.keys + to + int64_t{h} * kv.head_dim;
-      std::copy_n(values + head * kv.shared_dim, kv.shared_dim, key);
-      std::copy_n(keys + head * own_dim, own_dim, key + kv.shared_dim);
+      const int64_t head = int64_t{i} * kv.kv_heads + h;
+      const int64_t at = to + h * kv.head_bytes();
+      std::byte* key = static_cast<std::byte*>(kv.keys) + at;
+      if (kv.values != nullptr) {
+        EncodeKvHead({keys + head * kv.head_dim, dim}, kv.dtype, key);
+        EncodeKvHead({values + head * kv.head_dim, dim}, kv.dtype,
+                     static_cast<std::byte*>(kv.values) + at);
+        continue;
+      }
+      float* joined = thread_scratch_[static_cast<size_t>(thread)].Get(dim);
+      std::copy_n(values + head * kv.shared_dim, kv.shared_dim, joined);
+      std::copy_n(keys + head * own_dim, own_dim, joined + kv.shared_dim);
+      EncodeKvHead({joined, dim}, kv.dtype, key);
     }
-  }
+  });
 }
 
 const float* CpuOps::Raise(const WeightVector& weights) {
@@ -308,6 +313,7 @@ void CpuOps::Attention(const AttentionShape& shape, const KvLayer& kv, const flo
   const StreamProgress::Work work(progress_, StreamKind::kCompute);
   CHECK(kv.kv_heads > 0 && shape.heads % kv.kv_heads == 0 && kv.block_tokens > 0);
   CHECK(shape.sinks.data == nullptr || shape.sinks.size == shape.heads);
+  CHECK(kv.dtype == DType::kF32 || kv.dtype == DType::kBF16 || kv.dtype == DType::kInt8);
   const float* sinks = Raise(shape.sinks);
   const int32_t queries = shape.heads / kv.kv_heads;
   const int32_t value_dim = kv.value_dim();
@@ -328,11 +334,14 @@ void CpuOps::Attention(const AttentionShape& shape, const KvLayer& kv, const flo
     AttentionArgs args;
     args.q = q + first_head * kv.head_dim;
     args.out = out + first_head * value_dim;
-    args.keys = kv.keys + int64_t{kv_head} * kv.head_dim;
-    args.values = (kv.values == nullptr ? kv.keys : kv.values) + int64_t{kv_head} * kv.head_dim;
+    const int64_t head_at = kv_head * kv.head_bytes();
+    args.keys = static_cast<const std::byte*>(kv.keys) + head_at;
+    args.values =
+        static_cast<const std::byte*>(kv.values == nullptr ? kv.keys : kv.values) + head_at;
+    args.kv_dtype = kv.dtype;
     args.block_table = row.block_table;
     args.block_stride = kv.block_stride;
-    args.token_stride = int64_t{kv.kv_heads} * kv.head_dim;
+    args.token_stride = kv.token_bytes();
     args.block_tokens = kv.block_tokens;
     args.first = first_of(row);
     args.positions = row.position + 1;

@@ -27,7 +27,7 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   input.expert_memory = {.is_percent = true, .percent = options.resident_percent};
   input.lookahead_max = options.prefetch ? 1 : 0;
   input.kv_memory_bytes =
-      static_cast<uint64_t>(options.positions) * architecture.shape().kv_bytes_per_token;
+      static_cast<uint64_t>(options.positions) * architecture.shape().kv_bytes_per_token();
   EngineOptions engine;
   ASSIGN_OR_RETURN(engine.plan, MakeMemoryPlan(architecture, input));
   engine.prefetch = options.prefetch;

@@ -209,7 +209,7 @@ TouchedBytes BytesPerToken(const BenchModel& model, int32_t position) {
     const ExpertBlock block = store.Expert({LayerId(layer), ExpertId(0)});
     bytes.experts += static_cast<uint64_t>(shape.top_k) * ExpertWeightBytes(block);
   }
-  bytes.kv = static_cast<uint64_t>(position + 1) * shape.kv_bytes_per_token;
+  bytes.kv = static_cast<uint64_t>(position + 1) * shape.kv_bytes_per_token();
   return bytes;
 }
 

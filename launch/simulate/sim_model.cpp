@@ -61,7 +61,7 @@ Result<SimModel> MakeSimModel(const ModelSource& source, const std::string& name
   model.expert_flops_per_row = 2 * expert_parameters;
   const double kv_share = precision.kv_bits / 32;  // the shape counts 32-bit numbers
   model.kv_bytes_per_token =
-      static_cast<uint64_t>(static_cast<double>(shape.kv_bytes_per_token) * kv_share);
+      static_cast<uint64_t>(static_cast<double>(shape.kv_bytes_per_token()) * kv_share);
 
   // Layer by layer; a dense layer is part of the MoE layer after it, those after the last of that.
   std::vector<size_t> owner(static_cast<size_t>(shape.layers));

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "common/dtype.h"
 #include "common/status.h"
+#include "device/ops.h"
 #include "model/checkpoint/json_config.h"
 #include "model/checkpoint/weight_plan.h"
 
@@ -25,7 +27,9 @@ struct KvShape {
   int32_t head_dim = 0;    // of a key, and of a value
   int32_t shared_dim = 0;  // > 0: only keys are held, each begins with its value of this size
 
-  int64_t floats() const { return int64_t{heads} * head_dim * (shared_dim > 0 ? 1 : 2); }
+  int64_t bytes(DType dtype) const {
+    return heads * KvHeadBytes(dtype, head_dim) * (shared_dim > 0 ? 1 : 2);
+  }
 };
 
 // The sizes that planning needs; every architecture fills all of them.
@@ -45,7 +49,11 @@ struct ModelShape {
   int32_t intermediate_max = 0;  // widest MLP that is not a routed expert
   int32_t expert_intermediate = 0;
   std::vector<int32_t> stop_tokens;  // eos ids of config.json
-  uint64_t kv_bytes_per_token = 0;   // all layers, float32
+
+  // Of all layers, with a KV cache of this type.
+  uint64_t kv_bytes_per_token(DType dtype = DType::kF32) const {
+    return static_cast<uint64_t>(layers) * static_cast<uint64_t>(kv.bytes(dtype));
+  }
 };
 
 class Architecture {

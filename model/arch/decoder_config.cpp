@@ -153,8 +153,6 @@ Status FinishDecoderConfig(const JsonConfig& json, DecoderConfig* config) {
     }
     shape.kv = {shape.kv_heads, shape.head_dim, 0};
   }
-  shape.kv_bytes_per_token = sizeof(float) * static_cast<uint64_t>(shape.layers) *
-                             static_cast<uint64_t>(shape.kv.floats());
   config->attention_scale = static_cast<float>(config->rope.AttentionFactor() /
                                                std::sqrt(static_cast<double>(shape.head_dim)));
   return OkStatus();

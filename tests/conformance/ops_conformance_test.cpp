@@ -2,9 +2,11 @@
 // to the same bits whatever else is in the call. A backend joins by adding itself to the list at
 // the end.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -349,8 +351,9 @@ TEST_P(OpsConformance, AttentionMatchesDoublePrecisionAndDoesNotSeeBlocksOrBatch
       const size_t stride = static_cast<size_t>(block_tokens) * token + 24;
       const auto key_blocks = Output(static_cast<size_t>(blocks) * stride);
       const auto value_blocks = Output(static_cast<size_t>(blocks) * stride);
-      const KvLayer kv{key_blocks.data(), value_blocks.data(), static_cast<int64_t>(stride),
-                       block_tokens,      c.kv_heads,          c.head_dim};
+      const KvLayer kv{
+          key_blocks.data(), value_blocks.data(), static_cast<int64_t>(stride * sizeof(float)),
+          block_tokens,      c.kv_heads,          c.head_dim};
       std::vector<AttentionRow> rows;
       for (int32_t t = 0; t < c.tokens; ++t) rows.push_back({table.data(), t});
       const auto key_array = Upload(keys), value_array = Upload(values), q_array = Upload(q);
@@ -392,6 +395,111 @@ TEST_P(OpsConformance, AttentionMatchesDoublePrecisionAndDoesNotSeeBlocksOrBatch
   }
 }
 
+// What a KV cache of `dtype` keeps of a key or value, as device/ops.h says.
+std::vector<float> KeptBy(DType dtype, std::vector<float> head) {
+  for (size_t begin = 0; begin < head.size(); begin += kQuantisedGroup) {
+    const auto group =
+        std::span(head).subspan(begin, std::min<size_t>(kQuantisedGroup, head.size() - begin));
+    float largest = 0;
+    for (const float value : group) largest = std::max(largest, std::fabs(value));
+    for (float& value : group) {
+      if (dtype == DType::kBF16) {
+        const uint64_t bits = std::bit_cast<uint32_t>(value);
+        const uint64_t below = bits & 0xffffu, kept = bits - below;
+        const bool up = below > 0x8000u || (below == 0x8000u && (kept & 0x10000u) != 0);
+        value = std::bit_cast<float>(static_cast<uint32_t>(kept + (up ? 0x10000u : 0)));
+      } else if (dtype == DType::kInt8 && largest > 0) {
+        const float scale = largest / 127;
+        value = std::nearbyint(value / scale) * scale;
+      }
+    }
+  }
+  return head;
+}
+
+// A smaller KV cache computes with exactly the numbers that it keeps, and those are the nearest.
+TEST_P(OpsConformance, ASmallerKvCacheIsThatOfTheRoundedNumbers) {
+  struct Case {
+    int32_t heads, kv_heads, head_dim, shared_dim;
+  };
+  constexpr int32_t kTokens = 37, kBlockTokens = 8, kBlocks = 5;
+  const std::vector<int32_t> table = {3, 0, 4, 1, 2};
+  std::vector<AttentionRow> rows;
+  for (int32_t t = 0; t < kTokens; ++t) rows.push_back({table.data(), t});
+  for (const Case& c : {Case{6, 2, 64, 0}, Case{2, 2, 44, 0}, Case{3, 1, 96, 64},
+                        Case{4, 2, 22, 14}, Case{2, 1, 144, 128}}) {
+    const auto shared = static_cast<size_t>(c.shared_dim), dim = static_cast<size_t>(c.head_dim);
+    const size_t value_dim = shared > 0 ? shared : dim, own_dim = dim - shared;
+    const auto kv_heads = static_cast<size_t>(c.kv_heads);
+    auto keys = RandomFloats(kTokens * kv_heads * own_dim, 1);
+    auto values = RandomFloats(kTokens * kv_heads * value_dim, 2);
+    std::fill_n(values.begin() + static_cast<ptrdiff_t>(value_dim), value_dim, 0.0f);
+    values[5] = 0x1.01p0f;  // halfway between two of bfloat16
+    values[6] = 0x1.03p0f;
+    const auto q = Upload(RandomFloats(kTokens * static_cast<size_t>(c.heads) * dim, 3));
+    const auto run = [&](DType dtype, const std::vector<float>& k, const std::vector<float>& v) {
+      KvLayer kv{.kv_heads = c.kv_heads,
+                 .head_dim = c.head_dim,
+                 .shared_dim = c.shared_dim,
+                 .dtype = dtype};
+      kv.block_tokens = kBlockTokens;
+      kv.block_stride = kBlockTokens * kv.token_bytes() + 12;
+      const auto floats = static_cast<size_t>(kBlocks * kv.block_stride) / sizeof(float);
+      const auto key_blocks = Output(floats), value_blocks = Output(floats);
+      kv.keys = key_blocks.data();
+      if (shared == 0) kv.values = value_blocks.data();
+      const auto k_array = Upload(k), v_array = Upload(v);
+      ops().StoreKv(kv, k_array.data(), v_array.data(), rows);
+      const auto out = Output(kTokens * static_cast<size_t>(c.heads) * value_dim);
+      ops().Attention({c.heads, 0.2f}, kv, q.data(), rows, out.data());
+      return out.Read();
+    };
+    for (const DType dtype : {DType::kBF16, DType::kInt8}) {
+      // Head by head as it is kept: the latent vector and the rest of a key are one.
+      auto kept_keys = keys, kept_values = values;
+      for (size_t head = 0; head < kTokens * kv_heads; ++head) {
+        float* key = kept_keys.data() + head * own_dim;
+        float* value = kept_values.data() + head * value_dim;
+        std::vector<float> first(value, value + value_dim);
+        if (shared > 0) first.insert(first.end(), key, key + own_dim);
+        first = KeptBy(dtype, first);
+        std::copy_n(first.begin(), value_dim, value);
+        const auto second =
+            shared > 0 ? std::vector(first.begin() + static_cast<ptrdiff_t>(shared), first.end())
+                       : KeptBy(dtype, std::vector(key, key + own_dim));
+        std::copy(second.begin(), second.end(), key);
+      }
+      const auto got = run(dtype, keys, values);
+      EXPECT_EQ(Bits(got), Bits(run(DType::kF32, kept_keys, kept_values)))
+          << DTypeName(dtype) << " " << c.head_dim;
+      EXPECT_NE(Bits(got), Bits(run(DType::kF32, keys, values)));
+    }
+  }
+}
+
+// A fault shows: what is not finite is no number in a smaller KV cache either.
+TEST_P(OpsConformance, ASmallerKvCacheKeepsWhatIsNotFinite) {
+  constexpr int32_t kDim = 40;
+  const std::vector<int32_t> table = {0};
+  const AttentionRow row{table.data(), 0};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kInt8}) {
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      auto values = RandomFloats(kDim, 1);
+      values[35] = bad;
+      const auto keys = Upload(RandomFloats(kDim, 2)), array = Upload(values);
+      KvLayer kv{.block_tokens = 1, .kv_heads = 1, .head_dim = kDim, .dtype = dtype};
+      kv.block_stride = kv.token_bytes();
+      const auto key_block = Output(kDim), value_block = Output(kDim), out = Output(kDim);
+      kv.keys = key_block.data();
+      kv.values = value_block.data();
+      ops().StoreKv(kv, keys.data(), array.data(), {&row, 1});
+      ops().Attention({1, 0.1f}, kv, keys.data(), {&row, 1}, out.data());
+      EXPECT_FALSE(std::isfinite(out.Read()[35])) << DTypeName(dtype) << " " << bad;
+      EXPECT_TRUE(std::isfinite(out.Read()[3])) << DTypeName(dtype) << " " << bad;
+    }
+  }
+}
+
 // Windows, sinks, and keys that begin with their value.
 TEST_P(OpsConformance, AttentionWindowsSinksAndSharedValues) {
   constexpr int32_t kHeads = 4, kKvHeads = 2, kDim = 22, kTokens = 40;
@@ -418,7 +526,7 @@ TEST_P(OpsConformance, AttentionWindowsSinksAndSharedValues) {
           const auto value_blocks = Output(static_cast<size_t>(blocks * stride));
           const KvLayer kv{key_blocks.data(),
                            shared_dim == 0 ? value_blocks.data() : nullptr,
-                           stride,
+                           stride * static_cast<int64_t>(sizeof(float)),
                            block_tokens,
                            kKvHeads,
                            kDim,

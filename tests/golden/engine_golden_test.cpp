@@ -223,6 +223,43 @@ TEST_P(SameBitsTest, OnEveryInstructionSetOfThisMachine) {
   }
 }
 
+// A smaller KV cache: its own bits, however it is run, and near those of the whole one.
+TEST_P(SameBitsTest, WithASmallerKvCache) {
+  const GoldenModel model(GetParam());
+  auto prompts = LoadReference(GetParam());
+  prompts.resize(2);
+  for (auto& prompt : prompts) prompt.greedy.resize(4);
+  const RunResult whole = RunPrompts(model, prompts, {}, false);
+  for (const DType dtype : {DType::kBF16, DType::kInt8}) {
+    const RunResult expected =
+        RunPrompts(model, prompts, {.kernels = "scalar", .kv_dtype = dtype}, false);
+    for (const std::string& kernels : AvailableKernels()) {
+      if (kernels == "amx") continue;  // has sums of its own
+      const EngineSetup setup{
+          .threads = 2, .prefill_tokens = 5, .kernels = kernels, .kv_dtype = dtype};
+      EXPECT_TRUE(RunPrompts(model, prompts, setup, true) == expected)
+          << kernels << " " << DTypeName(dtype);
+    }
+    EXPECT_FALSE(expected == whole);
+    // Over the prompts: generated tokens may be others.
+    double divergence = 0, difference = 0;
+    size_t positions = 0;
+    for (const auto& [at, logits] : whole.logits) {
+      if (at.second >= prompts[at.first].ids.size()) continue;
+      const std::vector<float>& found = expected.logits.at(at);
+      divergence += Divergence(logits, found);
+      ++positions;
+      for (size_t i = 0; i < logits.size(); ++i) {
+        difference = std::max(difference, std::fabs(static_cast<double>(logits[i]) - found[i]));
+      }
+    }
+    divergence /= static_cast<double>(positions);
+    EXPECT_LT(divergence, 5e-3) << DTypeName(dtype);
+    std::printf("KV cache %s: mean KL divergence %.2g nats, max |logit diff| %.2g\n",
+                std::string(DTypeName(dtype)).c_str(), divergence, difference);
+  }
+}
+
 // A worker died: another one gets the prompt with what was generated so far.
 TEST_P(SameBitsTest, WhenASequenceGoesOnElsewhere) {
   const GoldenModel model(GetParam());

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -66,6 +67,21 @@ inline std::vector<ReferencePrompt> LoadReference(const std::string& folder) {
   return prompts;
 }
 
+// Kullback-Leibler divergence of the next token's distribution, in nats.
+inline double Divergence(const std::vector<float>& p, const std::vector<float>& q) {
+  const auto log_sum = [](const std::vector<float>& logits) {
+    double sum = 0;
+    for (const double logit : logits) sum += std::exp(logit);
+    return std::log(sum);
+  };
+  const double p_sum = log_sum(p), q_sum = log_sum(q);
+  double divergence = 0;
+  for (size_t t = 0; t < p.size(); ++t) {
+    divergence += std::exp(p[t] - p_sum) * ((p[t] - p_sum) - (q[t] - q_sum));
+  }
+  return divergence;
+}
+
 // A packed store in a temporary file, mapped, and its architecture.
 class GoldenModel {
  public:
@@ -108,6 +124,7 @@ struct EngineSetup {
   int32_t threads = 1;
   int32_t prefill_tokens = 512;
   std::string kernels = "auto";
+  DType kv_dtype = DType::kF32;
 };
 
 // An engine over a golden model with its own device.
@@ -127,7 +144,9 @@ class GoldenEngine {
     input.expert_memory = {.is_percent = true, .percent = setup.resident_percent};
     input.prefill_tokens_max = setup.prefill_tokens;
     input.lookahead_max = setup.prefetch ? 1 : 0;
-    input.kv_memory_bytes = uint64_t{1024} * model.architecture().shape().kv_bytes_per_token;
+    input.kv_memory_bytes =
+        uint64_t{1024} * model.architecture().shape().kv_bytes_per_token(setup.kv_dtype);
+    input.kv_dtype = setup.kv_dtype;
     EngineOptions options;
     auto plan = MakeMemoryPlan(model.architecture(), input);
     EXPECT_TRUE(plan.ok()) << plan.status().ToString();

@@ -157,6 +157,38 @@ TEST_F(PerplexityTest, QuantisedStoresAreNearlyAsGood) {
   }
 }
 
+// A smaller KV cache costs next to nothing, whoever computes, and holds more tokens.
+TEST_F(PerplexityTest, SmallerKvCachesAreNearlyAsGood) {
+  const auto reference = nlohmann::json::parse(ReadAll(kModel + "/reference.json"));
+  std::string text;
+  for (const auto& prompt : reference["prompts"]) {
+    text += prompt["text"].get<std::string>() + prompt["greedy_text"].get<std::string>() + "\n";
+  }
+  const double before = Measure(kModel, text, {})["nll"];
+  Program whole({"inspect", kModel, "--json", "-"});
+  ASSERT_EQ(whole.Wait(), 0) << whole.err();
+  const auto tokens = nlohmann::json::parse(whole.out())["kv_bytes_per_token"].get<double>();
+  const struct {
+    const char *option, *dtype;
+    double bytes, nll;  // share of the bytes; nats lost or won at most
+  } cases[] = {{"bf16", "BF16", 0.5, 1e-3}, {"int8", "INT8", 0.282, 3e-3}};
+  for (const auto& test : cases) {
+    SCOPED_TRACE(test.option);
+    Program inspect({"inspect", kModel, "--kv-dtype", test.option, "--json", "-"});
+    ASSERT_EQ(inspect.Wait(), 0) << inspect.err();
+    const auto plan = nlohmann::json::parse(inspect.out());
+    EXPECT_EQ(plan["memory_plan"]["kv_dtype"], test.dtype);
+    EXPECT_LE(plan["kv_bytes_per_token"].get<double>(), test.bytes * tokens);
+    const auto after = Measure(
+        kModel, text, {"--kv-dtype", test.option, "--workers", "2", "--expert-memory", "30%"});
+    EXPECT_EQ(after["nll"], Measure(kModel, text, {"--kv-dtype", test.option})["nll"]);
+    EXPECT_NE(after["nll"].get<double>(), before);
+    EXPECT_NEAR(after["nll"].get<double>(), before, test.nll);
+    std::printf("KV cache %s: nll %.6f, %.6f before\n", test.dtype, after["nll"].get<double>(),
+                before);
+  }
+}
+
 TEST_F(PerplexityTest, BadInputIsNamed) {
   const auto refused = [&](const std::vector<std::string>& extra) {
     std::vector<std::string> arguments = {"perplexity", "--model", kModel};

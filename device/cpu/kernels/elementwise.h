@@ -39,6 +39,22 @@ struct Int4Pointer {
   float scale() const { return scales[static_cast<uint64_t>(at) / kQuantisedGroup]; }
 };
 
+// Vectors of these have any number of elements; quantised ones are whole groups.
+template <typename P>
+inline constexpr bool kHasTails = false;
+template <typename T>
+inline constexpr bool kHasTails<const T*> = true;
+
+// The last `count` elements of a vector, and zeros or what fills up its last group.
+template <typename B, typename P>
+inline typename B::Vec LoadTail(P from, int count) {
+  if constexpr (kHasTails<P>) {
+    return B::LoadPartial(from, count);
+  } else {
+    return B::Load(from);
+  }
+}
+
 // Calls fn with a null pointer of the element type that `dtype` names.
 template <typename B, typename Fn>
 inline void WithElementType(DType dtype, const Fn& fn) {

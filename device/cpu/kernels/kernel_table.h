@@ -50,13 +50,14 @@ struct TransposedArgs {
 
 // The query heads of one row that share a key/value head.
 struct AttentionArgs {
-  const float* q = nullptr;       // [queries, head_dim]
-  float* out = nullptr;           // [queries, value_dim]
-  const float* keys = nullptr;    // of this key/value head, in block 0 of the layer
-  const float* values = nullptr;  // likewise
+  const float* q = nullptr;      // [queries, head_dim]
+  float* out = nullptr;          // [queries, value_dim]
+  const void* keys = nullptr;    // of this key/value head, in block 0 of the layer
+  const void* values = nullptr;  // likewise
+  DType kv_dtype = DType::kF32;  // of both, as in device/ops.h
   const int32_t* block_table = nullptr;
-  int64_t block_stride = 0;  // floats
-  int64_t token_stride = 0;  // floats
+  int64_t block_stride = 0;  // bytes
+  int64_t token_stride = 0;  // bytes
   int32_t block_tokens = 0;
   int32_t first = 0;  // attends to [first, positions)
   int32_t positions = 0;

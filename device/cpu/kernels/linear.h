@@ -12,12 +12,6 @@
 
 namespace expertflow::cpu {
 
-// Rows of these have any number of columns; those of a quantised matrix are whole groups.
-template <typename P>
-inline constexpr bool kHasTails = false;
-template <typename T>
-inline constexpr bool kHasTails<const T*> = true;
-
 inline constexpr int64_t kPrefetchElements = 64;  // at least every 64 bytes
 
 template <typename B, typename T>

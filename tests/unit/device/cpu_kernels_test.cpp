@@ -95,8 +95,9 @@ TEST_P(CpuKernels, OtherOpsHaveTheReferencesBits) {
     const auto token = static_cast<size_t>(s.kv_heads * s.head_dim);
     const auto rows_count = static_cast<size_t>(s.m);
     auto keys = RandomFloats(kPositions * token, 1), values = RandomFloats(kPositions * token, 2);
-    const KvLayer kv{keys.data(),  values.data(), static_cast<int64_t>(kBlockTokens * token),
-                     kBlockTokens, s.kv_heads,    s.head_dim};
+    const KvLayer kv{
+        keys.data(),  values.data(), static_cast<int64_t>(kBlockTokens * token * sizeof(float)),
+        kBlockTokens, s.kv_heads,    s.head_dim};
     std::vector<int32_t> table(kBlocks);
     for (int32_t b = 0; b < kBlocks; ++b) table[static_cast<size_t>(b)] = kBlocks - 1 - b;
     std::vector<AttentionRow> rows;
@@ -155,7 +156,7 @@ TEST_P(CpuKernels, LatentAttentionHasTheReferencesBits) {
     const auto sinks = RandomWeights(dtype, kHeads, 7);
     ExpectSameBits([&](Ops& ops) {
       std::vector<float> keys(3 * 8 * kKey), query = q_rotary, mixed(kTokens * kHeads * kLatent);
-      const KvLayer kv{keys.data(), nullptr, 8 * kKey, 8, 1, kKey, kLatent};
+      const KvLayer kv{keys.data(), nullptr, 8 * kKey * sizeof(float), 8, 1, kKey, kLatent};
       std::vector<LinearJob> jobs;
       for (int32_t h = 0; h < kHeads; ++h) {
         jobs.push_back(

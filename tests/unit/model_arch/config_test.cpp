@@ -179,7 +179,7 @@ TEST(Qwen2MoeConfig, FillsTheShape) {
   EXPECT_EQ(shape.intermediate_max, 20);
   EXPECT_EQ(shape.expert_intermediate, 12);
   EXPECT_THAT(shape.stop_tokens, ElementsAre(7));
-  EXPECT_EQ(shape.kv_bytes_per_token, 2u * 4 * 3 * 2 * 8);
+  EXPECT_EQ(shape.kv_bytes_per_token(), 2u * 4 * 3 * 2 * 8);
 }
 
 TEST(Qwen2MoeConfig, DefaultsAreThoseOfTheArchitecture) {

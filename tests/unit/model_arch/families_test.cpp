@@ -194,7 +194,9 @@ TEST(Families, LatentCacheHoldsOneVectorOfAllHeads) {
   EXPECT_EQ(shape.kv.heads, 1);
   EXPECT_EQ(shape.kv.head_dim, 36);
   EXPECT_EQ(shape.kv.shared_dim, 20);
-  EXPECT_EQ(shape.kv_bytes_per_token, 3u * 36 * 4);
+  EXPECT_EQ(shape.kv_bytes_per_token(), 3u * 36 * 4);
+  EXPECT_EQ(shape.kv_bytes_per_token(DType::kBF16), 3u * 36 * 2);
+  EXPECT_EQ(shape.kv_bytes_per_token(DType::kInt8), 3u * 2 * (32 + 4));  // whole groups
   EXPECT_THAT(shape.moe_layers, ElementsAre(1, 2));
   EXPECT_EQ(shape.context, 2560);
 }
@@ -320,7 +322,7 @@ TEST(Families, SizesOfRealModels) {
     }
     EXPECT_EQ(parameters, model.parameters);
     EXPECT_EQ(static_cast<int64_t>(plan.experts.size()), model.experts);
-    EXPECT_EQ((*made)->shape().kv_bytes_per_token, model.kv_bytes_per_token);
+    EXPECT_EQ((*made)->shape().kv_bytes_per_token(), model.kv_bytes_per_token);
   }
 }
 

@@ -138,8 +138,8 @@ struct Rig {
     kv_memory.resize(static_cast<size_t>(2 * shape.layers * kBlocks * stride));
     for (int32_t layer = 0; layer < shape.layers; ++layer) {
       float* keys = kv_memory.data() + int64_t{2} * layer * kBlocks * stride;
-      kv.push_back(
-          {keys, keys + kBlocks * stride, stride, kBlockTokens, shape.kv_heads, shape.head_dim});
+      kv.push_back({keys, keys + kBlocks * stride, stride * static_cast<int64_t>(sizeof(float)),
+                    kBlockTokens, shape.kv_heads, shape.head_dim});
     }
   }
 

@@ -143,7 +143,7 @@ TEST(Qwen2MoeWeights, SizesOfRealModels) {
     }
     EXPECT_EQ(parameters, model.parameters);
     EXPECT_EQ(static_cast<int64_t>(plan.experts.size()), model.experts);
-    EXPECT_EQ(architecture->shape().kv_bytes_per_token, model.kv_bytes_per_token);
+    EXPECT_EQ(architecture->shape().kv_bytes_per_token(), model.kv_bytes_per_token);
   }
 }
 

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <span>
+#include <utility>
+
 #include "device/cpu/cpu_device.h"
 #include "worker/memory_plan.h"
 
@@ -22,8 +25,8 @@ ModelShape Shape() {
 class KvCacheTest : public ::testing::Test {
  protected:
   KvCacheTest() : device_(CreateCpuDevice({.threads = 1}).value()) {}
-  std::unique_ptr<KvCache> MustCreate(int64_t blocks) {
-    auto cache = KvCache::Create(*device_, Shape(), blocks);
+  std::unique_ptr<KvCache> MustCreate(int64_t blocks, DType dtype = DType::kF32) {
+    auto cache = KvCache::Create(*device_, Shape(), blocks, dtype);
     EXPECT_TRUE(cache.ok()) << cache.status().ToString();
     return std::move(cache).value();
   }
@@ -67,24 +70,31 @@ TEST_F(KvCacheTest, BlocksForTokens) {
 // Every byte belongs to one block of the keys or values of one layer: each is marked, then read.
 TEST_F(KvCacheTest, LayersDoNotOverlap) {
   const int64_t blocks = 4;
-  const auto cache = MustCreate(blocks);
-  ASSERT_EQ(cache->layers().size(), 3u);
-  const auto mark = [&](auto&& visit) {
-    float number = 1;
-    for (const KvLayer& layer : cache->layers()) {
-      EXPECT_EQ(layer.block_tokens, kKvBlockTokens);
-      EXPECT_EQ(layer.block_stride, int64_t{kKvBlockTokens} * 2 * 4);
-      for (float* base : {layer.keys, layer.values}) {
-        for (int64_t i = 0; i < blocks * layer.block_stride; ++i) visit(base[i], number++);
+  const std::pair<DType, int64_t> types[] = {
+      {DType::kF32, 4 * 4}, {DType::kBF16, 4 * 2}, {DType::kInt8, 32 + 4}};
+  for (const auto& [dtype, head_bytes] : types) {
+    const auto cache = MustCreate(blocks, dtype);
+    ASSERT_EQ(cache->layers().size(), 3u);
+    const auto mark = [&](auto&& visit) {
+      uint8_t number = 1;
+      for (const KvLayer& layer : cache->layers()) {
+        EXPECT_EQ(layer.dtype, dtype);
+        EXPECT_EQ(layer.block_tokens, kKvBlockTokens);
+        EXPECT_EQ(layer.block_stride, kKvBlockTokens * 2 * head_bytes);
+        for (void* base : {layer.keys, layer.values}) {
+          const std::span bytes(static_cast<uint8_t*>(base),
+                                static_cast<size_t>(blocks * layer.block_stride));
+          for (uint8_t& byte : bytes) visit(byte, number = static_cast<uint8_t>(number * 5 + 3));
+        }
       }
-    }
-  };
-  mark([](float& place, float number) { place = number; });
-  mark([](float& place, float number) { ASSERT_EQ(place, number); });
+    };
+    mark([](uint8_t& place, uint8_t number) { place = number; });
+    mark([](uint8_t& place, uint8_t number) { ASSERT_EQ(place, number); });
+  }
 }
 
 TEST_F(KvCacheTest, TooLargeNamesTheOption) {
-  const auto cache = KvCache::Create(*device_, Shape(), int64_t{1} << 38);
+  const auto cache = KvCache::Create(*device_, Shape(), int64_t{1} << 38, DType::kF32);
   ASSERT_FALSE(cache.ok());
   EXPECT_EQ(cache.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(cache.status().message(), ::testing::HasSubstr("--kv-memory"));

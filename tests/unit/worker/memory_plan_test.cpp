@@ -17,7 +17,7 @@ class PlannedArchitecture final : public Architecture {
   PlannedArchitecture() {
     shape_.layers = 2;
     shape_.context = 100;  // not a whole number of blocks
-    shape_.kv_bytes_per_token = 64;
+    shape_.kv = {.heads = 1, .head_dim = 4, .shared_dim = 0};
   }
   const ModelShape& shape() const override { return shape_; }
   const WeightPlan& weights() const override { return weights_; }
@@ -188,22 +188,32 @@ TEST(MemoryPlan, KvMemoryByDefault) {
 
   PlannedArchitecture large;
   large.shape_.context = 1 << 20;
-  large.shape_.kv_bytes_per_token = 1 << 20;
+  large.shape_.kv = {.heads = 1, .head_dim = 1 << 16, .shared_dim = 0};  // 1 MiB a token
   input.sequences_max = 16;
   auto plan = MakeMemoryPlan(large, input);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->kv_bytes, uint64_t{256} << 20);
-  large.shape_.kv_bytes_per_token = uint64_t{1} << 30;  // one block is above the default's bound
+  large.shape_.kv.heads = 1 << 10;  // one block is above the default's bound
   plan = MakeMemoryPlan(large, input);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->kv_blocks, 1);
+}
+
+TEST(MemoryPlan, ASmallerTypeOfTheKvCacheHoldsMoreTokens) {
+  MemoryPlanInput input = Input();
+  input.kv_memory_bytes = 6 * kBlockBytes;
+  input.kv_dtype = DType::kBF16;
+  EXPECT_EQ(MustPlan(input).kv_blocks, 12);
+  EXPECT_EQ(MustPlan(input).kv_dtype, DType::kBF16);
+  input.kv_dtype = DType::kInt8;  // a head of 4 is a group of 32, with its scale
+  EXPECT_EQ(MustPlan(input).kv_blocks, 6 * 1024 / (2 * 2 * 36 * 16));
 }
 
 // The widest that a config may be: the size of all sequences does not fit 64 bits.
 TEST(MemoryPlan, HugeKvCachesDoNotOverflow) {
   PlannedArchitecture huge;
   huge.shape_.context = 1 << 26;
-  huge.shape_.kv_bytes_per_token = uint64_t{1} << 37;
+  huge.shape_.kv = {.heads = 1 << 17, .head_dim = 1 << 16, .shared_dim = 0};
   MemoryPlanInput input = Input();
   input.sequences_max = 4;
   const auto plan = MakeMemoryPlan(huge, input);
@@ -229,12 +239,14 @@ TEST(MemoryPlan, JsonHoldsTheNumbers) {
   MemoryPlanInput input = Input();
   input.expert_memory = Percent(20);
   const MemoryPlan plan = MustPlan(input);
-  EXPECT_EQ(MemoryPlanJson(plan),
-            R"({"in_place":false,"dense_bytes":7777,"expert_slots":2,"slot_bytes":8192,)"
-            R"("expert_bytes":16384,"streaming_buffers":2,"streaming_bytes":16384,"kv_blocks":21,)"
-            R"("kv_tokens":336,"kv_bytes":21504,"workspace_bytes":23100000,"experts_total":10,)"
-            R"("store_bytes":57777,"total_bytes":)" +
-                std::to_string(7777 + 16384 + 16384 + 21504 + 23100000) + "}");
+  EXPECT_EQ(
+      MemoryPlanJson(plan),
+      R"({"in_place":false,"dense_bytes":7777,"expert_slots":2,"slot_bytes":8192,)"
+      R"("expert_bytes":16384,"streaming_buffers":2,"streaming_bytes":16384,"kv_dtype":"F32",)"
+      R"("kv_blocks":21,)"
+      R"("kv_tokens":336,"kv_bytes":21504,"workspace_bytes":23100000,"experts_total":10,)"
+      R"("store_bytes":57777,"total_bytes":)" +
+          std::to_string(7777 + 16384 + 16384 + 21504 + 23100000) + "}");
 }
 
 // What the plan says is what the engine takes from the device.
@@ -243,6 +255,8 @@ TEST(MemoryPlan, FIELD_46_TheEngineAllocatesExactlyThePlan) {
   for (const auto& options : {testing::SmallEngineOptions{},
                               {.in_place = false, .resident_percent = 0},
                               {.in_place = false, .resident_percent = 50},
+                              {.kv_dtype = DType::kBF16},
+                              {.kv_dtype = DType::kInt8},
                               {.in_place = false, .resident_percent = 100, .kv_blocks = 3}}) {
     const auto device = testing::MakeFaultDevice();
     const auto engine = testing::MakeEngine(model, *device, options);

@@ -17,6 +17,7 @@ struct SmallEngineOptions {
   bool in_place = true;
   double resident_percent = 0;  // of the experts, unless in place
   int64_t kv_blocks = 16;
+  DType kv_dtype = DType::kF32;
   int32_t sequences_max = 8;
   int32_t prefill_tokens = 64;
 };
@@ -27,7 +28,8 @@ inline MemoryPlan PlanFor(const SmallModel& model, const SmallEngineOptions& opt
   input.in_place = options.in_place;
   input.expert_memory = {.is_percent = true, .percent = options.resident_percent};
   input.kv_memory_bytes = static_cast<uint64_t>(options.kv_blocks) * kKvBlockTokens *
-                          model.architecture().shape().kv_bytes_per_token;
+                          model.architecture().shape().kv_bytes_per_token(options.kv_dtype);
+  input.kv_dtype = options.kv_dtype;
   input.sequences_max = options.sequences_max;
   input.prefill_tokens_max = options.prefill_tokens;
   const auto plan = MakeMemoryPlan(model.architecture(), input);

@@ -195,6 +195,7 @@ TEST_F(WorkerProcessTest, AttachesAStoreAndRunsASequence) {
   EXPECT_EQ(ready.kv_tokens, 4u * 256);
   EXPECT_THAT(ready.memory_plan, HasSubstr(R"("expert_slots":6)"));
   EXPECT_THAT(ready.effective_config, HasSubstr(R"("device_memory":"private")"));
+  EXPECT_EQ(ready.arithmetic, "16 lanes");
 
   Send(Request(1, {5, 6}, 8));
   Send(Request(2, {}, 8));
@@ -219,6 +220,19 @@ TEST_F(WorkerProcessTest, AttachesAStoreAndRunsASequence) {
   EXPECT_EQ(last.decode_tokens, 7u);
   EXPECT_EQ(last.sequences, 0u);
   EXPECT_GT(last.resident_bytes, 0u);
+}
+
+// The coordinator must not move a sequence between workers whose caches round differently.
+TEST_F(WorkerProcessTest, TheTypeOfTheKvCacheIsPartOfTheArithmetic) {
+  const SmallModel model;
+  options_.kv_dtype = DType::kBF16;
+  StartAttached(model);
+  const WorkerReady ready = All<WorkerReady>()[0];
+  EXPECT_EQ(ready.arithmetic, "16 lanes, KV cache BF16");
+  EXPECT_THAT(ready.memory_plan, HasSubstr(R"("kv_dtype":"BF16")"));
+  EXPECT_THAT(ready.effective_config, HasSubstr(R"("kv_dtype":"BF16")"));
+  Send(Shutdown{"done"});
+  EXPECT_TRUE(Result().ok());
 }
 
 TEST_F(WorkerProcessTest, HeartbeatsTellProgressFromLife) {

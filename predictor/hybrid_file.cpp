@@ -14,7 +14,7 @@ namespace expertflow {
 namespace {
 
 constexpr uint64_t kMagic = 0x31444952425948;  // "HYBRID1"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr size_t kBytesMax = size_t{1} << 30;
 constexpr uint32_t kSequencesMax = 1u << 20;
 constexpr uint32_t kTokensMax = 1u << 20;
@@ -109,7 +109,8 @@ bool VisitModel(Archive& archive, Model& model) {
     }
   }
   const uint64_t tokens = model.tokens.size();
-  if (!archive.Vector(model.base, total) || !archive.Vector(model.token_count, tokens) ||
+  if (!archive.Vector(model.base, total) || !archive.Vector(model.token_row, tokens) ||
+      !archive.Vector(model.token_count, tokens) ||
       !archive.Vector(model.token_prior, tokens * total)) {
     return false;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -100,6 +101,8 @@ void FitTokenPrior(const FeatureTrace& trace, std::span<const size_t> sequences,
       }
     }
   }
+  model->token_row.resize(model->tokens.size());
+  std::iota(model->token_row.begin(), model->token_row.end(), 0u);
   model->token_count.resize(model->tokens.size());
   model->token_prior.resize(uses.size());
   for (size_t t = 0; t < model->tokens.size(); ++t) {

@@ -10,49 +10,129 @@
 namespace expertflow {
 namespace {
 
-constexpr size_t kColumns = 512;  // of the output at a time, on the stack
+constexpr size_t kTogether = 4;  // sums at a time: what stays in registers
 
-EXPERTFLOW_WIDE void AddFour(const float* scales, const int8_t* rows, size_t stride, size_t n,
-                             float* to) {
-  const int8_t* r0 = rows;
-  const int8_t* r1 = rows + stride;
-  const int8_t* r2 = rows + 2 * stride;
-  const int8_t* r3 = rows + 3 * stride;
-  const float s0 = scales[0];
-  const float s1 = scales[1];
-  const float s2 = scales[2];
-  const float s3 = scales[3];
+// One row with four outputs, whose weights are `stride` apart.
+EXPERTFLOW_WIDE void DotOutputs(const int16_t* in, const int8_t* weight, size_t stride, size_t n,
+                                int32_t* sums) {
+  const int8_t* w0 = weight;
+  const int8_t* w1 = weight + stride;
+  const int8_t* w2 = weight + 2 * stride;
+  const int8_t* w3 = weight + 3 * stride;
+  int32_t s0 = 0;
+  int32_t s1 = 0;
+  int32_t s2 = 0;
+  int32_t s3 = 0;
   for (size_t i = 0; i < n; ++i) {
-    to[i] += (s0 * static_cast<float>(r0[i]) + s1 * static_cast<float>(r1[i])) +
-             (s2 * static_cast<float>(r2[i]) + s3 * static_cast<float>(r3[i]));
+    const int16_t x = in[i];
+    s0 += x * static_cast<int16_t>(w0[i]);
+    s1 += x * static_cast<int16_t>(w1[i]);
+    s2 += x * static_cast<int16_t>(w2[i]);
+    s3 += x * static_cast<int16_t>(w3[i]);
+  }
+  sums[0] = s0;
+  sums[1] = s1;
+  sums[2] = s2;
+  sums[3] = s3;
+}
+
+// Four rows with one output, whose weights are read once.
+EXPERTFLOW_WIDE void DotRows(const StepRow* rows, const int8_t* weight, size_t n, int32_t* sums) {
+  const int16_t* x0 = rows[0].step;
+  const int16_t* x1 = rows[1].step;
+  const int16_t* x2 = rows[2].step;
+  const int16_t* x3 = rows[3].step;
+  int32_t s0 = 0;
+  int32_t s1 = 0;
+  int32_t s2 = 0;
+  int32_t s3 = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const int16_t w = weight[i];
+    s0 += x0[i] * w;
+    s1 += x1[i] * w;
+    s2 += x2[i] * w;
+    s3 += x3[i] * w;
+  }
+  sums[0] = s0;
+  sums[1] = s1;
+  sums[2] = s2;
+  sums[3] = s3;
+}
+
+EXPERTFLOW_WIDE int32_t Dot(const int16_t* in, const int8_t* weight, size_t n) {
+  int32_t sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += in[i] * static_cast<int16_t>(weight[i]);
+  return sum;
+}
+
+EXPERTFLOW_WIDE void RoundToSteps(const float* in, float steps_per_one, size_t n, int16_t* step) {
+  for (size_t i = 0; i < n; ++i) {
+    const float scaled = in[i] * steps_per_one;
+    step[i] = static_cast<int16_t>(static_cast<int32_t>(scaled + (scaled < 0 ? -0.5f : 0.5f)));
   }
 }
 
-EXPERTFLOW_WIDE void AddOne(float scale, const int8_t* row, size_t n, float* to) {
-  for (size_t i = 0; i < n; ++i) to[i] += scale * static_cast<float>(row[i]);
+// The largest size of them; `finite` becomes 0 unless all are finite.
+EXPERTFLOW_WIDE float Largest(const float* in, size_t n, float* finite) {
+  float largest = 0;
+  float zero = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const float size = in[i] < 0 ? -in[i] : in[i];
+    largest = size > largest ? size : largest;
+  }
+  for (size_t i = 0; i < n; ++i) zero += in[i] * 0.0f;
+  *finite = zero == 0 ? 1.0f : 0.0f;
+  return largest;
 }
 
 }  // namespace
 
-void AddRows(const ByteMatrix& matrix, size_t first, std::span<const float> in, size_t outputs,
-             float* to) {
-  const auto stride = static_cast<size_t>(matrix.outputs);
-  CHECK(outputs <= stride && first + in.size() <= static_cast<size_t>(matrix.inputs));
-  const int8_t* rows = matrix.weight.data() + first * stride;
-  for (size_t begin = 0; begin < outputs; begin += kColumns) {
-    const size_t n = std::min(kColumns, outputs - begin);
-    float sum[kColumns] = {};
-    size_t i = 0;
-    for (; i + 4 <= in.size(); i += 4) AddFour(&in[i], rows + i * stride + begin, stride, n, sum);
-    for (; i < in.size(); ++i) AddOne(in[i], rows + i * stride + begin, n, sum);
-    for (size_t o = 0; o < n; ++o) to[begin + o] += matrix.scale[begin + o] * sum[o];
+StepRow ToSteps(std::span<const float> in, int16_t* step) {
+  // Of sums of so many products with bytes, none leaves 32 bits.
+  const int32_t most = std::min<int32_t>(
+      INT16_MAX, static_cast<int32_t>(INT32_MAX / (128 * std::max<size_t>(in.size(), 1))));
+  float finite = 0;
+  const float largest = Largest(in.data(), in.size(), &finite);
+  const float steps_per_one = static_cast<float>(most) / largest;
+  if (finite == 0 || !(largest > 0) || !std::isfinite(steps_per_one)) {
+    std::fill_n(step, in.size(), int16_t{0});
+    return {step, 0};
+  }
+  RoundToSteps(in.data(), steps_per_one, in.size(), step);
+  return {step, largest / static_cast<float>(most)};
+}
+
+void AddProducts(const ByteMatrix& matrix, size_t first, size_t inputs, size_t outputs,
+                 std::span<const StepRow> in, std::span<float* const> to) {
+  const auto stride = static_cast<size_t>(matrix.inputs);
+  CHECK(in.size() == to.size() && first + inputs <= stride);
+  CHECK(outputs <= static_cast<size_t>(matrix.outputs));
+  const auto weights = [&](size_t o) { return matrix.weight.data() + o * stride + first; };
+  const auto add = [&](size_t r, size_t o, int32_t sum) {
+    to[r][o] += in[r].size * matrix.scale[o] * static_cast<float>(sum);
+  };
+  int32_t sums[kTogether];
+  size_t r = 0;
+  for (; r + kTogether <= in.size(); r += kTogether) {
+    for (size_t o = 0; o < outputs; ++o) {
+      DotRows(&in[r], weights(o), inputs, sums);
+      for (size_t i = 0; i < kTogether; ++i) add(r + i, o, sums[i]);
+    }
+  }
+  for (; r < in.size(); ++r) {
+    size_t o = 0;
+    for (; o + kTogether <= outputs; o += kTogether) {
+      DotOutputs(in[r].step, weights(o), stride, inputs, sums);
+      for (size_t i = 0; i < kTogether; ++i) add(r, o + i, sums[i]);
+    }
+    for (; o < outputs; ++o) add(r, o, Dot(in[r].step, weights(o), inputs));
   }
 }
 
-void ApplyMatrix(const ByteMatrix& matrix, std::span<const float> in, size_t outputs, float* out) {
-  CHECK(in.size() == static_cast<size_t>(matrix.inputs));
-  std::copy_n(matrix.bias.data(), outputs, out);
-  AddRows(matrix, 0, in, outputs, out);
+void ApplyMatrix(const ByteMatrix& matrix, size_t outputs, std::span<const StepRow> in,
+                 std::span<float* const> to) {
+  for (float* row : to) std::copy_n(matrix.bias.data(), outputs, row);
+  AddProducts(matrix, 0, static_cast<size_t>(matrix.inputs), outputs, in, to);
 }
 
 ByteMatrix MakeByteMatrix(size_t inputs, size_t outputs, std::span<const float> weight,
@@ -71,7 +151,7 @@ ByteMatrix MakeByteMatrix(size_t inputs, size_t outputs, std::span<const float> 
     }
     matrix.scale[o] = largest / 127;
     for (size_t i = 0; i < inputs && largest > 0; ++i) {
-      matrix.weight[i * outputs + o] =
+      matrix.weight[o * inputs + i] =
           static_cast<int8_t>(std::lround(weight[i * outputs + o] / matrix.scale[o]));
     }
   }

@@ -22,17 +22,18 @@ void HybridLearner::LearnToken(int32_t token, const HybridPredictor& predictor) 
   if (token < 0) return;
   HybridModel& model = *model_;
   const size_t total = model.experts_total();
-  const auto found = std::lower_bound(model.tokens.begin(), model.tokens.end(), token);
-  const auto row = static_cast<size_t>(found - model.tokens.begin());
-  if (found == model.tokens.end() || *found != token) {
+  size_t row = model.TokenRowOf(token);
+  if (row == SIZE_MAX) {
     if (model.tokens.size() >= options_.tokens_max) return;
-    model.tokens.insert(found, token);
-    model.token_count.insert(model.token_count.begin() + static_cast<ptrdiff_t>(row), 0);
-    const auto at = model.token_prior.begin() + static_cast<ptrdiff_t>(row * total);
-    const auto first = model.token_prior.insert(at, total, 0);
-    for (size_t i = 0; i < total; ++i) {
-      first[static_cast<ptrdiff_t>(i)] = TokenPriorOf(model.base[i]);
-    }
+    // Only the ids are sorted: moving all rows of the prior for a new one would take longer than
+    // a prediction.
+    row = model.token_count.size();
+    const auto at = std::lower_bound(model.tokens.begin(), model.tokens.end(), token);
+    model.token_row.insert(model.token_row.begin() + (at - model.tokens.begin()),
+                           static_cast<uint32_t>(row));
+    model.tokens.insert(at, token);
+    model.token_count.push_back(0);
+    for (const float base : model.base) model.token_prior.push_back(TokenPriorOf(base));
   }
   uint32_t& count = model.token_count[row];
   if (count >= options_.token_count_max) return;
@@ -43,10 +44,11 @@ void HybridLearner::LearnToken(int32_t token, const HybridPredictor& predictor) 
     const auto chosen = predictor.ChosenOf(layer);
     const size_t base = model.BaseOf(layer);
     const auto experts = static_cast<size_t>(model.experts[static_cast<size_t>(layer)]);
+    used_.assign(experts, 0.0f);
+    for (const uint16_t expert : chosen) used_[expert] = 1;
     for (size_t e = 0; e < experts; ++e) {
-      const bool used = std::find(chosen.begin(), chosen.end(), e) != chosen.end();
       const float share = static_cast<float>(prior[base + e]) / 255;
-      prior[base + e] = TokenPriorOf(share + weight * ((used ? 1.0f : 0.0f) - share));
+      prior[base + e] = TokenPriorOf(share + weight * (used_[e] - share));
     }
   }
   ++count;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "predictor/core/hybrid_predictor.h"
 
@@ -35,6 +36,7 @@ class HybridLearner {
   const HybridLearnerOptions options_;
   std::shared_ptr<HybridModel> model_;
   std::shared_ptr<const HybridModel> shared_;  // the same
+  std::vector<float> used_;                    // [experts of a layer] 1: by the token
 };
 
 }  // namespace expertflow

@@ -92,17 +92,30 @@ Status CheckTables(const HybridModel& model) {
       if (model.coactivation[l][lag - 1].size() != expected) return Wrong("co-activation: sizes");
     }
   }
-  if (model.token_count.size() != model.tokens.size() ||
+  if (model.token_row.size() != model.tokens.size() ||
+      model.token_count.size() != model.tokens.size() ||
       model.token_prior.size() != model.tokens.size() * total) {
     return Wrong("token prior: wrong sizes");
   }
   for (size_t i = 1; i < model.tokens.size(); ++i) {
     if (model.tokens[i - 1] >= model.tokens[i]) return Wrong("token prior: ids must ascend");
   }
+  std::vector<bool> taken(model.tokens.size(), false);
+  for (const uint32_t row : model.token_row) {
+    if (row >= taken.size() || taken[row])
+      return Wrong("token prior: a row of its own for each id");
+    taken[row] = true;
+  }
   return OkStatus();
 }
 
 }  // namespace
+
+size_t HybridModel::TokenRowOf(int32_t token) const {
+  const auto found = std::lower_bound(tokens.begin(), tokens.end(), token);
+  if (found == tokens.end() || *found != token) return SIZE_MAX;
+  return token_row[static_cast<size_t>(found - tokens.begin())];
+}
 
 size_t HybridModel::experts_total() const {
   return BaseOf(layers());

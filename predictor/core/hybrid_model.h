@@ -40,7 +40,7 @@ enum ContextBlock : int32_t {
 inline constexpr float kTokenPriorStrength = 4;
 // A share as it is kept.
 inline uint8_t TokenPriorOf(float share) {
-  return static_cast<uint8_t>(std::lround(255 * std::clamp(share, 0.0f, 1.0f)));
+  return static_cast<uint8_t>(255 * std::clamp(share, 0.0f, 1.0f) + 0.5f);
 }
 
 // Layers whose choices count as co-activation: the source and the four before it.
@@ -76,11 +76,11 @@ inline constexpr int32_t kForestOnlyFeatures = kProbeMargin;
 inline constexpr float kUseHalfLives[3] = {1, 8, 64};
 inline constexpr int32_t kRecentTokens = 8;
 
-// out[o] = bias[o] + scale[o] * sum over i of in[i] * weight[i, o]
+// out[o] = bias[o] + scale[o] * sum over i of in[i] * weight[o, i]
 struct ByteMatrix {
   int32_t inputs = 0;
   int32_t outputs = 0;
-  std::vector<int8_t> weight;  // [inputs, outputs]
+  std::vector<int8_t> weight;  // [outputs, inputs]
   std::vector<float> scale;    // [outputs]
   std::vector<float> bias;     // [outputs]
 };
@@ -112,8 +112,9 @@ struct HybridModel {
   std::vector<std::array<std::vector<int8_t>, kCoactivationLags>> coactivation;
   std::vector<float> base;            // [N] share of tokens that use it
   std::vector<int32_t> tokens;        // ids with a prior, ascending
-  std::vector<uint32_t> token_count;  // of each
-  std::vector<uint8_t> token_prior;   // [tokens, N] in 1/255
+  std::vector<uint32_t> token_row;    // of each id, its row in what follows
+  std::vector<uint32_t> token_count;  // [rows] how often it was seen
+  std::vector<uint8_t> token_prior;   // [rows, N] in 1/255
 
   std::array<RandomForest, kStateKinds> forest;        // without the probe
   std::array<RandomForest, kStateKinds> forest_probe;  // with it
@@ -126,6 +127,8 @@ struct HybridModel {
   int32_t AnchorLayer(int32_t anchor) const;
   // First expert of a layer, numbered through.
   size_t BaseOf(int32_t layer) const;
+  // Of the id in the token prior; SIZE_MAX: it has none.
+  size_t TokenRowOf(int32_t token) const;
 };
 
 // Sizes agree with each other and are within bounds, numbers are finite.

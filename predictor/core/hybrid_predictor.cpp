@@ -15,9 +15,10 @@ namespace {
 // The forest with the probe corrects the likeliest experts of a layer; the others are seldom used.
 constexpr int32_t kCandidates = 12;
 // Where the probe is this sure, the forest changes nothing that matters.
-constexpr float kCorrectedFrom = 0.02f;
+constexpr float kCorrectedFrom = 0.05f;
 constexpr float kCorrectedTo = 0.99f;
 constexpr float kTiny = 1e-12f;
+constexpr size_t kRowsTogether = 16;  // sequences whose products are made together
 
 float DecayOf(float half_life) {
   return std::exp2(-1.0f / half_life);
@@ -81,7 +82,6 @@ HybridPredictor::HybridPredictor(std::shared_ptr<const HybridModel> model)
         targets,
         base_[static_cast<size_t>(l) + 1 + static_cast<size_t>(model_->DistancesFrom(l))] - first);
   }
-  candidates_max_ = targets;
   blocks_.resize(kContextBlocks * width);
   context_before_.resize(static_cast<size_t>(model_->rank));
   for (size_t i = 0; i < use_.size(); ++i) {
@@ -93,12 +93,12 @@ HybridPredictor::HybridPredictor(std::shared_ptr<const HybridModel> model)
   chosen_.resize(layers * static_cast<size_t>(model_->top_k));
   chosen_count_.resize(layers);
   input_.resize(static_cast<size_t>(model_->hidden) + static_cast<size_t>(model_->rank));
+  steps_.resize(std::max(input_.size(), blocks_.size()));
   pre_gate_.resize(targets);
   probe_.resize(targets);
   probability_.resize(targets);
-  features_.resize(static_cast<size_t>(kHybridFeatures) * candidates_max_);
-  correction_.reserve(candidates_max_);
-  nodes_.reserve(candidates_max_);
+  features_.resize(kHybridFeatures * targets);
+  correction_.reserve(targets);
   Reset();
 }
 
@@ -127,12 +127,19 @@ void HybridPredictor::TakeState(int32_t layer, StateKind kind, std::span<const f
   norm_ = StateOf(residual, input_.data());
 }
 
-void HybridPredictor::AddContext(int32_t block_begin, int32_t block_end, float* to) const {
+void HybridPredictor::Project(int32_t anchor, std::span<const float> state, float* out) {
+  const StepRow row = ToSteps(state, steps_.data());
+  ApplyMatrix(model_->anchor[static_cast<size_t>(anchor)], static_cast<size_t>(model_->width),
+              {&row, 1}, {&out, 1});
+}
+
+void HybridPredictor::AddContext(int32_t block_begin, int32_t block_end, float* to) {
   const auto width = static_cast<size_t>(model_->width);
-  AddRows(model_->context, static_cast<size_t>(block_begin) * width,
-          std::span(blocks_).subspan(static_cast<size_t>(block_begin) * width,
-                                     static_cast<size_t>(block_end - block_begin) * width),
-          static_cast<size_t>(model_->rank), to);
+  const size_t first = static_cast<size_t>(block_begin) * width;
+  const size_t inputs = static_cast<size_t>(block_end - block_begin) * width;
+  const StepRow row = ToSteps(std::span(blocks_).subspan(first, inputs), steps_.data());
+  AddProducts(model_->context, first, inputs, static_cast<size_t>(model_->rank), {&row, 1},
+              {&to, 1});
 }
 
 void HybridPredictor::ObserveRouter(int32_t layer, std::span<const float> residual,
@@ -169,7 +176,7 @@ void HybridPredictor::ObserveRouter(int32_t layer, std::span<const float> residu
 }
 
 void HybridPredictor::TakeFirst(std::span<const float> state) {
-  ApplyMatrix(model_->anchor[0], state, static_cast<size_t>(model_->width), blocks_.data());
+  Project(0, state, blocks_.data());
   float nearest = INFINITY;
   const int32_t recent = std::min(position_, kRecentTokens);
   for (int32_t r = 0; r < recent; ++r) {
@@ -188,8 +195,7 @@ void HybridPredictor::TakeFirst(std::span<const float> state) {
 
 void HybridPredictor::TakeOther(int32_t anchor, std::span<const float> state) {
   const auto width = static_cast<size_t>(model_->width);
-  ApplyMatrix(model_->anchor[static_cast<size_t>(anchor)], state, width,
-              others_.data() + static_cast<size_t>(anchor - 1) * width);
+  Project(anchor, state, others_.data() + static_cast<size_t>(anchor - 1) * width);
 }
 
 void HybridPredictor::TakeChosen(int32_t layer, std::span<const uint16_t> chosen) {
@@ -270,18 +276,31 @@ size_t HybridPredictor::At(int32_t distance) const {
   return base_[source + static_cast<size_t>(distance)] - base_[source + 1];
 }
 
-void HybridPredictor::Margins(int32_t distances) {
-  const auto hidden = static_cast<size_t>(model_->hidden);
-  const auto kind = static_cast<size_t>(kind_);
-  const auto source = static_cast<size_t>(source_);
-  ApplyMatrix(model_->probe[kind][source], input_, At(distances + 1), probe_.data());
+void HybridPredictor::TakeMargins(std::span<HybridPredictor* const> rows, int32_t distances) {
+  CHECK(rows.size() <= kRowsTogether);
+  HybridPredictor& first = *rows[0];
+  const HybridModel& model = *first.model_;
+  const auto kind = static_cast<size_t>(first.kind_);
+  const auto source = static_cast<size_t>(first.source_);
+  std::array<StepRow, kRowsTogether> inputs;
+  std::array<float*, kRowsTogether> outputs;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    inputs[r] = ToSteps(rows[r]->input_, rows[r]->steps_.data());
+    outputs[r] = rows[r]->probe_.data();
+  }
+  const auto in = std::span(inputs).first(rows.size());
+  const auto out = std::span(outputs).first(rows.size());
+  ApplyMatrix(model.probe[kind][source], first.At(distances + 1), in, out);
   for (int32_t d = 1; d <= distances; ++d) {
-    const ByteMatrix& router = model_->pre_gate[source + static_cast<size_t>(d)];
+    const size_t at = first.At(d);
+    const ByteMatrix& router = model.pre_gate[source + static_cast<size_t>(d)];
     const auto experts = static_cast<size_t>(router.outputs);
-    ApplyMatrix(router, std::span<const float>(input_).first(hidden), experts,
-                pre_gate_.data() + At(d));
-    ToMargins(model_->top_k, {pre_gate_.data() + At(d), experts});
-    ToMargins(model_->top_k, {probe_.data() + At(d), experts});
+    for (size_t r = 0; r < rows.size(); ++r) outputs[r] = rows[r]->pre_gate_.data() + at;
+    ApplyMatrix(router, experts, in, out);
+    for (HybridPredictor* row : rows) {
+      ToMargins(model.top_k, {row->pre_gate_.data() + at, experts});
+      ToMargins(model.top_k, {row->probe_.data() + at, experts});
+    }
   }
 }
 
@@ -296,8 +315,8 @@ std::span<const float> HybridPredictor::ProbeMargins(int32_t distance) const {
 }
 
 void HybridPredictor::LeavesOf(size_t candidate, std::vector<uint16_t>* leaves) const {
-  FindLeaves(model_->forest_probe[static_cast<size_t>(kind_)], features_.data(), candidates_max_,
-             candidate, leaves);
+  FindLeaves(model_->forest_probe[static_cast<size_t>(kind_)],
+             features_.data() + candidate * kHybridFeatures, leaves);
 }
 
 std::span<const uint16_t> HybridPredictor::ChosenOf(int32_t layer) const {
@@ -340,7 +359,7 @@ void HybridPredictor::FillFeatures(size_t index, bool probe) {
   const auto experts = static_cast<size_t>(model_->experts[target]);
   const size_t through = base_[target] + expert;
   const auto set = [&](HybridFeature feature, float value) {
-    features_[static_cast<size_t>(feature) * candidates_max_ + index] = value;
+    features_[index * kHybridFeatures + static_cast<size_t>(feature)] = value;
   };
   const std::span<const float> pre_gate = PreGateMargins(candidate.distance);
   set(kPreGateMargin, pre_gate[expert]);
@@ -386,11 +405,28 @@ void HybridPredictor::FillFeatures(size_t index, bool probe) {
 }
 
 int32_t HybridPredictor::Evaluate(PredictionArm arm, int32_t distances) {
-  CHECK(source_ >= 0);
-  candidates_.clear();
-  const int32_t count = std::min(distances, model_->DistancesFrom(source_));
+  HybridPredictor* const row = this;
+  return EvaluateTogether({&row, 1}, arm, distances);
+}
+
+int32_t HybridPredictor::EvaluateTogether(std::span<HybridPredictor* const> rows, PredictionArm arm,
+                                          int32_t distances) {
+  CHECK(!rows.empty() && rows[0]->source_ >= 0);
+  for (HybridPredictor* row : rows) {
+    CHECK(row->model_ == rows[0]->model_ && row->source_ == rows[0]->source_ &&
+          row->kind_ == rows[0]->kind_);
+    row->candidates_.clear();
+  }
+  const int32_t count = std::min(distances, rows[0]->model_->DistancesFrom(rows[0]->source_));
   if (count <= 0) return 0;
-  Margins(count);
+  for (size_t first = 0; first < rows.size(); first += kRowsTogether) {
+    TakeMargins(rows.subspan(first, std::min(kRowsTogether, rows.size() - first)), count);
+  }
+  for (HybridPredictor* row : rows) row->EvaluateMargins(arm, count);
+  return count;
+}
+
+void HybridPredictor::EvaluateMargins(PredictionArm arm, int32_t count) {
   const auto kind = static_cast<size_t>(kind_);
   const bool probe = arm == PredictionArm::kProbe || arm == PredictionArm::kForestProbe;
   const bool forest = arm == PredictionArm::kForest || arm == PredictionArm::kForestProbe;
@@ -404,17 +440,14 @@ int32_t HybridPredictor::Evaluate(PredictionArm arm, int32_t distances) {
     }
     if (forest && !all) AddCandidates(arm, d);
   }
-  if (candidates_.empty()) return count;
+  if (candidates_.empty()) return;
   // Looked up each time: the table may learn in between.
-  const auto row = std::lower_bound(model_->tokens.begin(), model_->tokens.end(), token_);
-  token_row_ = row != model_->tokens.end() && *row == token_
-                   ? static_cast<size_t>(row - model_->tokens.begin())
-                   : SIZE_MAX;
+  token_row_ = model_->TokenRowOf(token_);
   for (size_t i = 0; i < candidates_.size(); ++i) FillFeatures(i, probe);
   const RandomForest& trees = probe ? model_->forest_probe[kind] : model_->forest[kind];
-  if (trees.trees == 0) return count;
+  if (trees.trees == 0) return;
   correction_.resize(candidates_.size());
-  EvaluateForest(trees, features_.data(), candidates_max_, correction_, &nodes_);
+  EvaluateForest(trees, features_.data(), kHybridFeatures, correction_);
   for (size_t i = 0; i < candidates_.size(); ++i) {
     float& probability =
         probability_[At(candidates_[i].distance) + static_cast<size_t>(candidates_[i].expert)];
@@ -422,7 +455,6 @@ int32_t HybridPredictor::Evaluate(PredictionArm arm, int32_t distances) {
     // A correction of a damaged file may be no number.
     if (!std::isnan(corrected)) probability = std::clamp(corrected, 0.0f, 1.0f);
   }
-  return count;
 }
 
 }  // namespace expertflow

@@ -60,13 +60,17 @@ class HybridPredictor {
   // Of the layers at distance 1 to `distances` from the one observed last, as many as there are.
   // Returns how many. REQUIRES: something was observed
   int32_t Evaluate(PredictionArm arm, int32_t distances);
+  // The same for several sequences, whose products are made together. REQUIRES: of one model, with
+  // the same state of the same layer observed last
+  static int32_t EvaluateTogether(std::span<HybridPredictor* const> rows, PredictionArm arm,
+                                  int32_t distances);
   // Of being used by this token, by expert of the layer; as of the latest Evaluate().
   std::span<const float> Probabilities(int32_t distance) const;
 
   // For fitting: what the arms are made of, as of the latest Evaluate().
   std::span<const float> PreGateMargins(int32_t distance) const;
   std::span<const float> ProbeMargins(int32_t distance) const;
-  // The forest's inputs, [features][candidates() in all], and which expert each is about.
+  // The experts that the forest is asked about; FeatureOf() is what it sees of each.
   struct Candidate {
     int32_t distance = 0;
     int32_t expert = 0;
@@ -74,7 +78,7 @@ class HybridPredictor {
   };
   std::span<const Candidate> candidates() const { return candidates_; }
   float FeatureOf(size_t candidate, int32_t feature) const {
-    return features_[static_cast<size_t>(feature) * candidates_max_ + candidate];
+    return features_[candidate * kHybridFeatures + static_cast<size_t>(feature)];
   }
   // The leaves of the forest with the probe that a candidate comes to. REQUIRES: the latest
   // Evaluate() was of kForestProbe
@@ -93,15 +97,17 @@ class HybridPredictor {
   void TakeChosen(int32_t layer, std::span<const uint16_t> chosen);
   void EndToken();
   void FollowContext();
-  void AddContext(int32_t block_begin, int32_t block_end, float* to) const;
-  void Margins(int32_t distances);
+  void Project(int32_t anchor, std::span<const float> state, float* out);
+  void AddContext(int32_t block_begin, int32_t block_end, float* to);
+  // The margins of up to kRowsTogether sequences.
+  static void TakeMargins(std::span<HybridPredictor* const> rows, int32_t distances);
+  void EvaluateMargins(PredictionArm arm, int32_t distances);
   void AddCandidates(PredictionArm arm, int32_t distance);
   void FillFeatures(size_t index, bool probe);
   size_t At(int32_t distance) const;  // of a target's experts in the arrays by target
 
   const std::shared_ptr<const HybridModel> model_;
   std::vector<size_t> base_;  // [L + 1]
-  size_t candidates_max_ = 0;
 
   // Of the sequence, as of the tokens before.
   std::vector<float> blocks_;              // [blocks, width] the first block is of this token
@@ -123,16 +129,16 @@ class HybridPredictor {
   // Of the layer observed last.
   int32_t source_ = -1;
   StateKind kind_ = StateKind::kRouter;
-  std::vector<float> input_;  // [hidden + rank]
+  std::vector<float> input_;    // [hidden + rank]
+  std::vector<int16_t> steps_;  // what is multiplied: scratch
   float norm_ = 0;
   float entropy_ = 0;
 
   // Of the latest Evaluate(), by target: experts of the layers after the source.
   std::vector<float> pre_gate_, probe_, probability_;
   std::vector<Candidate> candidates_;
-  std::vector<float> features_;  // [features, candidates_max_]
+  std::vector<float> features_;  // [candidates, features]
   std::vector<float> correction_;
-  std::vector<uint32_t> nodes_;
   std::vector<int32_t> order_;
 };
 

@@ -209,14 +209,18 @@ int32_t LivePredictor::Predict(int32_t distances) {
   }
   const bool falls_back = std::any_of(recall_.begin(), recall_.begin() + count,
                                       [](const LiveRecall& r) { return r.falls_back; });
-  for (Entry* entry : active_) {
-    entry->predictor.Evaluate(PredictionArm::kForestProbe, count);
-    for (int32_t d = 1; d <= count; ++d) Promised(entry, d);
-    Join(*entry, count, false);
-    if (!falls_back) continue;
-    entry->predictor.Evaluate(PredictionArm::kPreGate, count);
-    Join(*entry, count, true);
-  }
+  if (count == 0) return 0;
+  predictors_.clear();
+  for (Entry* entry : active_) predictors_.push_back(&entry->predictor);
+  HybridPredictor::EvaluateTogether(predictors_, PredictionArm::kForestProbe, count);
+  // Watching each sequence would cost as much as half of the prediction.
+  const uint64_t pass = event_ / static_cast<uint64_t>(model_->layers());
+  Entry* const watched = active_[pass % active_.size()];
+  for (int32_t d = 1; d <= count; ++d) Promised(watched, d);
+  for (Entry* entry : active_) Join(*entry, count, false);
+  if (!falls_back) return count;
+  HybridPredictor::EvaluateTogether(predictors_, PredictionArm::kPreGate, count);
+  for (Entry* entry : active_) Join(*entry, count, true);
   return count;
 }
 

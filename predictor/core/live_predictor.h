@@ -1,6 +1,7 @@
 // Prediction for all sequences that run: keeps a hybrid predictor for each, joins what they say
-// into one probability an expert, and watches how well they do. Where the pre-gate alone has been
-// better at a distance for a while, it is used there until that changes.
+// into one probability an expert, and watches how well they do, of several sequences at one of them
+// in each pass over the layers. Where the pre-gate alone has been better at a distance for a while,
+// it is used there until that changes.
 //
 // A driver tells it of each (step, layer) event in order, as the expert cache's policy hears of it:
 // Observe() with all rows of the layer, then Predict() for what the decode rows will need. One
@@ -106,7 +107,8 @@ class LivePredictor {
   SequenceStates<Entry> sequences_;
   uint64_t event_ = 0;
   int32_t layer_ = 0;
-  std::vector<Entry*> active_;  // decode rows of the event
+  std::vector<Entry*> active_;                // decode rows of the event
+  std::vector<HybridPredictor*> predictors_;  // of them
   std::array<std::vector<uint32_t>, kPredictDistances> probability_ppm_;
   std::array<LiveRecall, kPredictDistances> recall_;
 };

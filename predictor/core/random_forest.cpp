@@ -1,9 +1,34 @@
 #include "predictor/core/random_forest.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace expertflow {
+namespace {
+
+// Rows that go down a tree together: each step of one waits for its loads, those of others need
+// not.
+constexpr size_t kRowsTogether = 8;
+
+// Adds the leaves of a tree to sums[rows].
+void AddLeaves(const RandomForest& forest, size_t tree, const float* block, float* sums) {
+  const size_t nodes = forest.nodes();
+  const uint8_t* feature = forest.feature.data() + tree * nodes;
+  const float* threshold = forest.threshold.data() + tree * nodes;
+  size_t at[kRowsTogether] = {};
+  for (int32_t level = 0; level < forest.depth; ++level) {
+    for (size_t r = 0; r < kRowsTogether; ++r) {
+      const size_t node = at[r];
+      const bool right = block[size_t{feature[node]} * kRowsTogether + r] > threshold[node];
+      at[r] = 2 * node + 1 + (right ? 1u : 0u);
+    }
+  }
+  const float* leaf = forest.leaf.data() + tree * forest.leaves();
+  for (size_t r = 0; r < kRowsTogether; ++r) sums[r] += leaf[at[r] - nodes];
+}
+
+}  // namespace
 
 Status CheckRandomForest(const RandomForest& forest) {
   if (forest.trees < 1 || forest.trees > kForestTreesMax || forest.depth < 1 ||
@@ -30,39 +55,33 @@ Status CheckRandomForest(const RandomForest& forest) {
 }
 
 void EvaluateForest(const RandomForest& forest, const float* values, size_t stride,
-                    std::span<float> out, std::vector<uint32_t>* at) {
-  const size_t rows = out.size();
-  const size_t nodes = forest.nodes();
-  std::fill(out.begin(), out.end(), 0.0f);
-  at->resize(rows);
-  for (size_t tree = 0; tree < static_cast<size_t>(forest.trees); ++tree) {
-    const uint8_t* feature = forest.feature.data() + tree * nodes;
-    const float* threshold = forest.threshold.data() + tree * nodes;
-    std::fill(at->begin(), at->end(), 0u);
-    // Level by level: the rows' loads are independent of each other, unlike a row's.
-    for (int32_t level = 0; level < forest.depth; ++level) {
-      for (size_t r = 0; r < rows; ++r) {
-        const uint32_t node = (*at)[r];
-        const bool right = values[feature[node] * stride + r] > threshold[node];
-        (*at)[r] = 2 * node + 1 + (right ? 1u : 0u);
-      }
-    }
-    const float* leaf = forest.leaf.data() + tree * forest.leaves();
-    for (size_t r = 0; r < rows; ++r) out[r] += leaf[(*at)[r] - nodes];
-  }
+                    std::span<float> out) {
+  const auto features = static_cast<size_t>(forest.features);
   const float share = 1.0f / static_cast<float>(forest.trees);
-  for (float& value : out) value *= share;
+  // [features, rows]: the rows of a feature lie together.
+  std::array<float, kForestFeaturesMax* kRowsTogether> block = {};
+  for (size_t first = 0; first < out.size(); first += kRowsTogether) {
+    const size_t rows = std::min(kRowsTogether, out.size() - first);
+    for (size_t r = 0; r < rows; ++r) {
+      const float* row = values + (first + r) * stride;
+      for (size_t f = 0; f < features; ++f) block[f * kRowsTogether + r] = row[f];
+    }
+    std::array<float, kRowsTogether> sums = {};
+    for (size_t tree = 0; tree < static_cast<size_t>(forest.trees); ++tree) {
+      AddLeaves(forest, tree, block.data(), sums.data());
+    }
+    for (size_t r = 0; r < rows; ++r) out[first + r] = sums[r] * share;
+  }
 }
 
-void FindLeaves(const RandomForest& forest, const float* values, size_t stride, size_t column,
-                std::vector<uint16_t>* leaves) {
+void FindLeaves(const RandomForest& forest, const float* values, std::vector<uint16_t>* leaves) {
   const size_t nodes = forest.nodes();
   leaves->resize(static_cast<size_t>(forest.trees));
   for (size_t tree = 0; tree < leaves->size(); ++tree) {
     size_t node = 0;
     while (node < nodes) {
       const size_t at = tree * nodes + node;
-      const bool right = values[forest.feature[at] * stride + column] > forest.threshold[at];
+      const bool right = values[forest.feature[at]] > forest.threshold[at];
       node = 2 * node + (right ? 2 : 1);
     }
     (*leaves)[tree] = static_cast<uint16_t>(node - nodes);

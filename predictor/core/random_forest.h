@@ -31,13 +31,12 @@ struct RandomForest {
 // infinite: all rows go to one side).
 Status CheckRandomForest(const RandomForest& forest);
 
-// out[r] = mean over the trees. values[features, stride]: row r in column r. `at` is scratch.
-// REQUIRES: out.size() <= stride
+// out[r] = mean over the trees. values[rows, stride]. REQUIRES: CheckRandomForest(forest).ok();
+// stride >= forest.features
 void EvaluateForest(const RandomForest& forest, const float* values, size_t stride,
-                    std::span<float> out, std::vector<uint32_t>* at);
+                    std::span<float> out);
 
-// The leaf of each tree that the row in `column` comes to: [trees], counted within the tree.
-void FindLeaves(const RandomForest& forest, const float* values, size_t stride, size_t column,
-                std::vector<uint16_t>* leaves);
+// The leaf of each tree that a row's `values` come to: [trees], counted within the tree.
+void FindLeaves(const RandomForest& forest, const float* values, std::vector<uint16_t>* leaves);
 
 }  // namespace expertflow

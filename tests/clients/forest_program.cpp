@@ -13,7 +13,7 @@ int main() {
   if (std::scanf("%zu %zu %zu", &features, &fit, &ask) != 3) return 2;
   expertflow::ForestRows rows;
   rows.features = static_cast<int32_t>(features);
-  std::vector<float> columns(features * ask);
+  std::vector<float> asked(features * ask);
   for (size_t r = 0; r < fit + ask; ++r) {
     for (size_t f = 0; f <= features; ++f) {
       float value = 0;
@@ -21,7 +21,7 @@ int main() {
       if (r < fit) {
         (f < features ? rows.values : rows.target).push_back(value);
       } else if (f < features) {
-        columns[f * ask + r - fit] = value;
+        asked[(r - fit) * features + f] = value;
       }
     }
   }
@@ -33,8 +33,7 @@ int main() {
                                                    .threads = 2});
   if (!forest.ok()) return 1;
   std::vector<float> out(ask);
-  std::vector<uint32_t> scratch;
-  expertflow::EvaluateForest(*forest, columns.data(), ask, out, &scratch);
+  expertflow::EvaluateForest(*forest, asked.data(), features, out);
   for (const float value : out) std::printf("%.7g\n", static_cast<double>(value));
   return 0;
 }

@@ -30,13 +30,8 @@ ForestRows Steps(size_t count, uint32_t seed) {
 }
 
 std::vector<float> Evaluate(const RandomForest& forest, const ForestRows& rows) {
-  std::vector<float> columns(rows.values.size());
-  for (size_t r = 0; r < rows.rows(); ++r) {
-    for (size_t f = 0; f < 3; ++f) columns[f * rows.rows() + r] = rows.values[r * 3 + f];
-  }
   std::vector<float> out(rows.rows());
-  std::vector<uint32_t> scratch;
-  EvaluateForest(forest, columns.data(), rows.rows(), out, &scratch);
+  EvaluateForest(forest, rows.values.data(), 3, out);
   return out;
 }
 
@@ -96,8 +91,7 @@ TEST(ForestFitTest, AFeatureOfFewValuesIsSplitBetweenThem) {
   ASSERT_TRUE(forest.ok());
   const float values[3] = {0, 1, 2};
   std::vector<float> out(3);
-  std::vector<uint32_t> scratch;
-  EvaluateForest(*forest, values, 3, out, &scratch);
+  EvaluateForest(*forest, values, 1, out);
   EXPECT_FLOAT_EQ(out[0], 0);
   EXPECT_FLOAT_EQ(out[1], 1);
   EXPECT_FLOAT_EQ(out[2], 0);

@@ -148,6 +148,22 @@ TEST(LivePredictorTest, RecallIsWatchedAndProbabilitiesKeepTheirPromise) {
   EXPECT_EQ(live.recall(3).uses, 0);  // never asked for
 }
 
+TEST(LivePredictorTest, OfSeveralSequencesOneIsWatched) {
+  const auto trace = MakeFeatures({.sequences = 3, .seed = 6});
+  LivePredictor live(FittedModel(), 4, false);
+  // One distance from one layer: a promise is kept or not in each pass, once for the row watched.
+  size_t passes = 0;
+  for (size_t at = 0; at < 12; ++at, ++passes) {
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      Decode(live, *trace, {0, 1, 2}, at, layer);
+      if (layer == 1) live.Predict(1);
+    }
+  }
+  const double all = static_cast<double>(passes) * testing::kSyntheticTopK;
+  EXPECT_GT(live.recall(1).uses, 0.9 * all);  // decayed a little
+  EXPECT_LE(live.recall(1).uses, all);
+}
+
 TEST(LivePredictorTest, ThePreGateTakesOverFromAFitThatDoesNotHold) {
   auto broken = std::make_shared<HybridModel>(*FittedModel());
   for (ByteMatrix& probe : broken->probe[0]) {

@@ -100,7 +100,7 @@ TEST_P(OpsConformance, LinearMatchesDoublePrecision) {
   }
 }
 
-TEST_P(OpsConformance, LinearRowHasTheSameBitsInEveryBatch) {
+TEST_P(OpsConformance, FIELD_16_LinearRowHasTheSameBitsInEveryBatch) {
   for (DType dtype : kDTypes) {
     for (const auto& [rows, cols] : {std::pair{56, 26}, {44, 192}, {31, 2056}}) {
       const TestWeights w =

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/token_blocks.h"
 #include "transport/wire.h"
 
 namespace expertflow {
@@ -185,7 +186,8 @@ void Coordinator::OnWorkerReady(Process* process, const WorkerReady& ready, int6
   arithmetic_ = ready.arithmetic;
   process->worker = ready;
   process->ready = true;
-  placement_.WorkerReady(WorkerId(process->member.id.value));
+  const uint64_t blocks = ready.prefix_cache ? ready.kv_tokens / kKvBlockTokens : 0;
+  placement_.WorkerReady(WorkerId(process->member.id.value), blocks);
   UpdatePhase();
   Assign();
 }

@@ -66,7 +66,10 @@ constexpr WorkerFigure kWorkerFigures[] = {
     FIGURE(link_busy_ns, "Time that the link was in use, ns", true),
     FIGURE(link_bytes_per_second, "Capacity of the link, 0 when not limited", false),
     FIGURE(link_emulated, "1 when the link is emulated", false),
+    FIGURE(reused_tokens, "Tokens found in the KV cache instead of computed", true),
+    FIGURE(preemptions, "Sequences that gave their KV blocks back for a while", true),
     FIGURE(kv_blocks_used, "KV blocks in use", false),
+    FIGURE(kv_blocks_kept, "KV blocks with prefixes that nobody uses now", false),
     FIGURE(kv_blocks_total, "KV blocks", false),
     FIGURE(sequences, "Sequences running or waiting", false),
     FIGURE(resident_bytes, "Proportional set size of the process", false),
@@ -231,6 +234,9 @@ std::string MetricsText(const JobSnapshot& snapshot) {
   text.Single("restarts_total", "Replacements started", "counter", counters.restarts);
   text.Single("prompt_tokens_total", "Prompt tokens of finished requests", "counter",
               counters.prompt_tokens);
+  text.Single("cached_prompt_tokens_total",
+              "Prompt tokens of finished requests that another request had computed", "counter",
+              counters.cached_tokens);
   text.Single("generated_tokens_total", "Tokens generated for finished requests", "counter",
               counters.generated_tokens);
   text.Histogram("ttft_seconds", "Submission to first token", counters.ttft);

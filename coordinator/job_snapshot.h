@@ -36,6 +36,7 @@ struct JobCounters {
   uint64_t stalls = 0;
   uint64_t restarts = 0;
   uint64_t prompt_tokens = 0;
+  uint64_t cached_tokens = 0;  // of the prompts
   uint64_t generated_tokens = 0;
   LatencyHistogram ttft;
   LatencyHistogram tpot;

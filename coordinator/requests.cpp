@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "common/token_blocks.h"
 #include "coordinator/coordinator.h"
 #include "transport/wire.h"
 
@@ -74,7 +75,7 @@ void Coordinator::Submit(ClientId client, const SubmitRequest& submit, int64_t n
     Refuse(client, submit.request, session.status());
     return;
   }
-  if (!placement_.Add(sequence)) {
+  if (!placement_.Add(sequence, session->rank(), BlockHashes(session->tokens()))) {
     Refuse(client, submit.request,
            ResourceExhausted(fmt::format("{} requests are waiting already; try again later",
                                          placement_.queued())));
@@ -128,6 +129,11 @@ Coordinator::Request* Coordinator::RequestOn(const Process& process, SequenceId 
 }
 
 void Coordinator::OnStepReport(Process* process, const StepReport& report, int64_t now_ns) {
+  for (const PromptDone& prompt : report.prompts) {
+    if (Request* request = RequestOn(*process, prompt.sequence)) {
+      request->session.OnPromptDone(prompt);
+    }
+  }
   for (const TokenEvent& event : report.tokens) OnToken(process, event, now_ns);
 }
 
@@ -179,6 +185,7 @@ void Coordinator::Finish(SequenceId sequence, FinishReason finish, const Status&
   auto found = requests_.extract(sequence);
   if (!found) return;
   Request& request = found.mapped();
+  placement_.Computed(sequence, BlockHashes(request.session.tokens()));
   placement_.Remove(sequence);
   TextDelta rest{request.session.request(), request.session.TakeRest(), {}};
   if (!rest.text.empty()) ToClient(request.client, rest);
@@ -191,6 +198,7 @@ void Coordinator::Finish(SequenceId sequence, FinishReason finish, const Status&
     ++counters_.requests_done;
   }
   counters_.prompt_tokens += done.prompt_tokens;
+  counters_.cached_tokens += done.cached_tokens;
   counters_.generated_tokens += done.generated_tokens;
   if (done.generated_tokens > 1) {
     counters_.tpot.Add((done.total_ns - done.ttft_ns) / (done.generated_tokens - 1));

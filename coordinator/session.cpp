@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 namespace expertflow {
@@ -79,6 +80,10 @@ Result<Session> Session::Create(SequenceId sequence, const SubmitRequest& reques
   if (request.max_new_tokens == 0) {
     return InvalidArgument("max_tokens is 0; ask for at least one token");
   }
+  if (std::abs(int64_t{request.priority}) > kPriorityMost) {
+    return InvalidArgument(fmt::format("priority {}: expected {} to {}", request.priority,
+                                       -kPriorityMost, kPriorityMost));
+  }
   session.prompt_tokens_ = static_cast<uint32_t>(prompt);
   // The last token is never fed back, so it needs no position.
   session.max_new_tokens_ =
@@ -96,6 +101,7 @@ StartSequence Session::Start() const {
   start.tokens = tokens_;
   start.prompt_tokens = prompt_tokens_;
   start.max_new_tokens = max_new_tokens_;
+  start.rank = rank();
   start.sampling = request_.sampling;
   start.stop_tokens = stop_tokens_;
   start.grammar = request_.grammar;
@@ -132,6 +138,10 @@ Result<Session::Progress> Session::OnToken(const TokenEvent& event, int64_t now_
   return progress;
 }
 
+void Session::OnPromptDone(const PromptDone& prompt) {
+  if (generated() == 0) cached_tokens_ = std::min(prompt.cached_tokens, prompt_tokens_);
+}
+
 std::string Session::TakeRest() {
   const std::string last = stop_.Push(decoder_.Flush());
   return last + stop_.Flush();
@@ -154,6 +164,7 @@ RequestDone Session::Done(FinishReason finish, const Status& status, int64_t now
   done.code = static_cast<uint8_t>(status.code());
   done.message = status.message();
   done.prompt_tokens = prompt_tokens_;
+  done.cached_tokens = cached_tokens_;
   done.generated_tokens = generated();
   done.ttft_ns = generated() > 0 ? first_token_ns_ - submitted_ns_ : 0;
   done.total_ns = (generated() > 0 ? last_token_ns_ : now_ns) - submitted_ns_;

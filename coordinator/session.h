@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,10 @@ class StopFilter {
   bool stopped_ = false;
 };
 
+// A request is ranked by when it came, and this much later or earlier for each step of its
+// priority: nobody waits for long because of those that come after it.
+inline constexpr int64_t kPriorityStepNs = 10'000'000'000;
+
 class Session {
  public:
   // `context`: positions that a sequence may have. An error is the client's: no prompt, ids outside
@@ -51,6 +56,7 @@ class Session {
   // A token that the worker reports. One that is known already (a re-queued sequence) gives
   // nothing; a gap is an error.
   Result<Progress> OnToken(const TokenEvent& event, int64_t now_ns);
+  void OnPromptDone(const PromptDone& prompt);
   // False when this position was delivered before; a gap is an error.
   Result<bool> OnCaptured(uint32_t position);
   // Text that is still held back, for a request that ends before its last token.
@@ -62,6 +68,10 @@ class Session {
   SequenceId sequence() const { return sequence_; }
   uint64_t request() const { return request_.request; }
   int64_t submitted_ns() const { return submitted_ns_; }
+  // The lower goes first.
+  int64_t rank() const { return submitted_ns_ + request_.priority * kPriorityStepNs; }
+  // Prompt and generated.
+  std::span<const int32_t> tokens() const { return tokens_; }
   uint32_t generated() const { return static_cast<uint32_t>(tokens_.size()) - prompt_tokens_; }
 
  private:
@@ -71,6 +81,7 @@ class Session {
   SubmitRequest request_;
   std::vector<int32_t> tokens_;  // prompt and generated
   uint32_t prompt_tokens_ = 0;
+  uint32_t cached_tokens_ = 0;  // of the prompt
   uint32_t max_new_tokens_ = 0;
   std::vector<int32_t> stop_tokens_;
   StreamDecoder decoder_;

@@ -92,8 +92,10 @@ std::string FinalStatus(Job& job, const Generation& generation) {
     if (!status.ok()) return json;
     json = std::move(*status);
     const JobFigures figures = FiguresOf(json);
-    if (figures.prefill_tokens + figures.decode_tokens >= expected || deadline.Passed())
+    if (figures.prefill_tokens + figures.decode_tokens + figures.reused_tokens >= expected ||
+        deadline.Passed()) {
       return json;
+    }
     ::usleep(kStatusRetryUs);
   }
 }

@@ -41,6 +41,8 @@ void AddStats(const nlohmann::json& stats, JobFigures* figures) {
       {"bytes_wasted", &figures->bytes_wasted},
       {"prefill_tokens", &figures->prefill_tokens},
       {"decode_tokens", &figures->decode_tokens},
+      {"reused_tokens", &figures->reused_tokens},
+      {"preemptions", &figures->preemptions},
       {"steps", &figures->steps},
       {"step_ns", &figures->step_ns},
       {"stall_ns", &figures->stall_ns},
@@ -182,6 +184,10 @@ std::string DescribeRun(const Generation& generation, const JobFigures& figures,
     text += fmt::format("  exposed stall    {}, {:.1f} % of the step time\n",
                         FormatDurationNs(static_cast<int64_t>(figures.stall_ns)),
                         Share(figures.stall_ns, figures.step_ns));
+  }
+  if (figures.reused_tokens + figures.preemptions > 0) {
+    text += fmt::format("  KV cache         {} tokens reused, {} preemptions\n",
+                        figures.reused_tokens, figures.preemptions);
   }
   if (requeues + figures.restarts > 0) {
     text += fmt::format("  faults           {} process(es) replaced, {} request(s) moved\n",

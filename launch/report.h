@@ -31,6 +31,8 @@ struct JobFigures {
   uint64_t bytes_wasted = 0;
   uint64_t prefill_tokens = 0;
   uint64_t decode_tokens = 0;
+  uint64_t reused_tokens = 0;
+  uint64_t preemptions = 0;
   uint64_t steps = 0;
   uint64_t step_ns = 0;
   uint64_t stall_ns = 0;

@@ -109,6 +109,7 @@ void Api::Start(HttpConnectionId connection, const CompletionRequest& parsed,
       const uint32_t wanted =
           parsed.max_tokens.value_or(generation.head.chat ? room : kCompletionTokens);
       submit.max_new_tokens = std::clamp<uint32_t>(wanted, 1, room);
+      submit.priority = parsed.priority;
       submit.sampling = parsed.sampling;
       // The choices of one prompt differ.
       submit.sampling.seed = seed + static_cast<uint64_t>(i);
@@ -226,6 +227,7 @@ void Api::OnDone(const RequestDone& done) {
   }
   if (place.choice % static_cast<size_t>(generation.choices_per_prompt) == 0) {
     generation.usage.prompt_tokens += done.prompt_tokens;
+    generation.usage.cached_tokens += done.cached_tokens;
   }
   if (!generation.prompt_only) generation.usage.completion_tokens += done.generated_tokens;
   AnswerChoice last = PieceOf(&choice, "", /*last=*/true);

@@ -326,6 +326,11 @@ std::optional<ApiError> ReadCommon(const Json& json, CompletionRequest* request)
   if (auto error = ReadLengths(fields, request)) return error;
   if (auto error = ReadStreaming(fields, request)) return error;
   if (auto error = fields.Flag("ignore_eos", &request->ignore_eos)) return error;
+  int64_t priority = 0;
+  if (auto error = fields.Integer("priority", -kPriorityMost, kPriorityMost, &priority)) {
+    return error;
+  }
+  request->priority = static_cast<int32_t>(priority);
   if (auto error = ReadResponseFormat(fields, &request->grammar)) return error;
   if (auto error = CheckEnd(*request)) return error;
   return RefuseUnsupported(fields, request->n);

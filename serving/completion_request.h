@@ -23,6 +23,7 @@ struct CompletionRequest {
   std::string model;                   // empty: whatever is served
   std::vector<Prompt> prompts;         // of a completion; not empty
   std::string chat_json;               // of a chat: the variables of the template; else empty
+  int32_t priority = 0;                // the lower goes first
   std::optional<uint32_t> max_tokens;  // 0: of a completion with echo, which shows the prompt only
   SamplingParams sampling = {.temperature = 1};
   bool has_seed = false;

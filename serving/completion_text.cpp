@@ -55,12 +55,11 @@ std::string DeltaJson(const AnswerChoice& piece, bool first) {
   return "\"delta\":{" + fields + "}";
 }
 
-// Nothing is shared between prompts yet, so no prompt token comes from a cache.
 std::string UsageJson(const AnswerUsage& usage) {
   return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
-                     R"("prompt_tokens_details":{{"cached_tokens":0}}}})",
+                     R"("prompt_tokens_details":{{"cached_tokens":{}}}}})",
                      usage.prompt_tokens, usage.completion_tokens,
-                     usage.prompt_tokens + usage.completion_tokens);
+                     usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens);
 }
 
 }  // namespace

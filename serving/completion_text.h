@@ -36,6 +36,7 @@ struct AnswerChoice {
 
 struct AnswerUsage {
   uint64_t prompt_tokens = 0;
+  uint64_t cached_tokens = 0;  // of those
   uint64_t completion_tokens = 0;
 };
 

@@ -291,6 +291,7 @@ constexpr std::string_view kOpenApi = R"json({
      "stream": {"type": "boolean"},
      "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
      "ignore_eos": {"type": "boolean"},
+     "priority": {"type": "integer", "minimum": -1000, "maximum": 1000},
      "response_format": {
       "type": "object",
       "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},

@@ -72,7 +72,7 @@ auto Fields(T& m) {
 }
 template <wire::Is<StartSequence> T>
 auto Fields(T& m) {
-  return std::tie(m.sequence, m.tokens, m.prompt_tokens, m.max_new_tokens, m.sampling,
+  return std::tie(m.sequence, m.tokens, m.prompt_tokens, m.max_new_tokens, m.rank, m.sampling,
                   m.stop_tokens, m.grammar, m.capture_logits, m.capture_routes, m.capture_logprobs,
                   m.capture_from);
 }
@@ -91,15 +91,19 @@ auto Fields(T& m) {
 template <wire::Is<WorkerReady> T>
 auto Fields(T& m) {
   return std::tie(m.device, m.kernels, m.arithmetic, m.threads, m.expert_slots, m.in_place,
-                  m.kv_tokens, m.effective_config, m.memory_plan);
+                  m.kv_tokens, m.prefix_cache, m.effective_config, m.memory_plan);
 }
 template <wire::Is<TokenEvent> T>
 auto Fields(T& m) {
   return std::tie(m.sequence, m.position, m.token, m.finish);
 }
+template <wire::Is<PromptDone> T>
+auto Fields(T& m) {
+  return std::tie(m.sequence, m.cached_tokens);
+}
 template <wire::Is<StepReport> T>
 auto Fields(T& m) {
-  return std::tie(m.step, m.tokens);
+  return std::tie(m.step, m.tokens, m.prompts);
 }
 template <wire::Is<TokenLogprob> T>
 auto Fields(T& m) {
@@ -122,7 +126,8 @@ auto Fields(T& m) {
                   m.bytes_wasted, m.prefetch_cancelled, m.link_busy_ns, m.link_bytes_per_second,
                   m.link_emulated, m.prefetch_enabled, m.stride, m.stride_changes, m.link_bound,
                   m.forecast_on, m.predictor_on, m.prefetch_predictions, m.prefetch_correct,
-                  m.kv_blocks_used, m.kv_blocks_total, m.sequences, m.resident_bytes);
+                  m.reused_tokens, m.preemptions, m.kv_blocks_used, m.kv_blocks_kept,
+                  m.kv_blocks_total, m.sequences, m.resident_bytes);
 }
 template <wire::Is<Heartbeat> T>
 auto Fields(T& m) {
@@ -135,8 +140,8 @@ auto Fields(T& m) {
 }
 template <wire::Is<SubmitRequest> T>
 auto Fields(T& m) {
-  return std::tie(m.request, m.is_text, m.text, m.tokens, m.max_new_tokens, m.sampling, m.stop,
-                  m.ignore_eos, m.grammar, m.capture_logits, m.capture_routes, m.logprobs,
+  return std::tie(m.request, m.is_text, m.text, m.tokens, m.max_new_tokens, m.priority, m.sampling,
+                  m.stop, m.ignore_eos, m.grammar, m.capture_logits, m.capture_routes, m.logprobs,
                   m.prompt_logprobs);
 }
 template <wire::Is<CancelRequest> T>
@@ -167,9 +172,10 @@ auto Fields(T& m) {
 }
 template <wire::Is<RequestDone> T>
 auto Fields(T& m) {
-  return std::tuple_cat(
-      std::tie(m.request, m.finish), std::tuple(wire::Bounded(m.code, wire::kStatusCodeMax)),
-      std::tie(m.message, m.prompt_tokens, m.generated_tokens, m.ttft_ns, m.total_ns, m.requeues));
+  return std::tuple_cat(std::tie(m.request, m.finish),
+                        std::tuple(wire::Bounded(m.code, wire::kStatusCodeMax)),
+                        std::tie(m.message, m.prompt_tokens, m.cached_tokens, m.generated_tokens,
+                                 m.ttft_ns, m.total_ns, m.requeues));
 }
 template <wire::Is<RequestCapture> T>
 auto Fields(T& m) {

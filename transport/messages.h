@@ -15,7 +15,7 @@
 
 namespace expertflow {
 
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 3;
 
 enum class ProcessRole : uint8_t { kCoordinator = 0, kStore = 1, kWorker = 2 };
 
@@ -87,6 +87,7 @@ struct StartSequence {
   std::vector<int32_t> tokens;
   uint32_t prompt_tokens = 0;   // how many of `tokens` are prompt
   uint32_t max_new_tokens = 0;  // counted from the prompt's end
+  int64_t rank = 0;             // those of a lower one go first (worker/schedule)
   SamplingParams sampling;
   std::vector<int32_t> stop_tokens;  // generation ends with one of these; it is reported
   std::string grammar;  // of what is generated (model/grammar/schema_grammar.h); empty: anything
@@ -123,6 +124,7 @@ struct WorkerReady {
   uint32_t expert_slots = 0;  // 0 with in_place
   bool in_place = false;
   uint64_t kv_tokens = 0;        // capacity of the KV cache
+  bool prefix_cache = false;     // it keeps prefixes for other sequences
   std::string effective_config;  // JSON object
   std::string memory_plan;       // JSON object
 };
@@ -136,9 +138,16 @@ struct TokenEvent {
   FinishReason finish = FinishReason::kNone;
 };
 
+// The prompt of a sequence was computed here, for the first time.
+struct PromptDone {
+  SequenceId sequence;
+  uint32_t cached_tokens = 0;  // of the prompt: another sequence had computed them
+};
+
 struct StepReport {
   uint64_t step = 0;
   std::vector<TokenEvent> tokens;
+  std::vector<PromptDone> prompts = {};  // of which `tokens` has the first one
 };
 
 struct TokenLogprob {
@@ -189,7 +198,10 @@ struct WorkerStats {
   bool predictor_on = false;          // prefetch goes by a fitted predictor, now
   uint64_t prefetch_predictions = 0;  // experts predicted / of those, truly routed
   uint64_t prefetch_correct = 0;
+  uint64_t reused_tokens = 0;  // tokens found in the KV cache instead of computed
+  uint64_t preemptions = 0;    // sequences that gave their KV blocks back for a while
   uint64_t kv_blocks_used = 0;
+  uint64_t kv_blocks_kept = 0;  // not in use, but with prefixes that can be
   uint64_t kv_blocks_total = 0;
   uint32_t sequences = 0;
   uint64_t resident_bytes = 0;  // proportional set size of the process
@@ -209,12 +221,15 @@ struct FatalError {
 
 // --- client -> coordinator ---------------------------------------------------------------------
 
+inline constexpr int32_t kPriorityMost = 1000;
+
 struct SubmitRequest {
   uint64_t request = 0;  // chosen by the client, unique on its connection
   bool is_text = true;
   std::string text;
   std::vector<int32_t> tokens;  // when !is_text
   uint32_t max_new_tokens = 0;
+  int32_t priority = 0;  // within kPriorityMost of 0; the lower goes first (coordinator/session.h)
   SamplingParams sampling;
   std::vector<std::string> stop;  // strings that end generation; not part of the output
   bool ignore_eos = false;
@@ -263,6 +278,7 @@ struct RequestDone {
   uint8_t code = 0;  // StatusCode when finish is kError
   std::string message;
   uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;  // of the prompt
   uint32_t generated_tokens = 0;
   int64_t ttft_ns = 0;    // from submission to the first token
   int64_t total_ns = 0;   // from submission to the last token

@@ -70,17 +70,23 @@ class ArenaWeights final : public WeightSource {
 
 struct Engine::Sequence {
   StartSequence start;
-  std::vector<int32_t> tokens;
-  int32_t computed = 0;  // tokens whose keys and values are in the KV cache
-  std::vector<int32_t> blocks;
+  ScheduledSequence scheduled;
   std::shared_ptr<TokenMasks> masks;  // null: no grammar
   TokenMasks::StateId grammar_state = GrammarAutomaton::kDead;
 
-  bool Captures(int32_t position) const {
-    const bool wanted = start.capture_logits || start.capture_routes || start.capture_logprobs >= 0;
-    return wanted && static_cast<uint32_t>(position) >= start.capture_from;
+  bool HasCaptures() const {
+    return start.capture_logits || start.capture_routes || start.capture_logprobs >= 0;
   }
-  int32_t pending() const { return static_cast<int32_t>(tokens.size()) - computed; }
+  bool Captures(int32_t position) const {
+    return HasCaptures() && static_cast<uint32_t>(position) >= start.capture_from;
+  }
+  // Positions that are to be captured have to be computed.
+  void SetCaptureFrom(uint32_t position) {
+    start.capture_from = position;
+    scheduled.reuse_max = HasCaptures() ? int64_t{position} : INT64_MAX;
+  }
+  const std::vector<int32_t>& tokens() const { return scheduled.tokens; }
+  int32_t computed() const { return scheduled.computed; }
   int64_t tokens_max() const { return int64_t{start.prompt_tokens} + start.max_new_tokens; }
 };
 
@@ -90,7 +96,7 @@ class Engine::Sink final : public ForwardSink {
   Sink(Engine& engine, StepOutput* output) : engine_(engine), output_(output) {
     for (const BatchEntry& entry : engine.batch_) {
       for (int32_t i = 0; i < entry.rows; ++i) {
-        const int32_t position = entry.sequence->computed + i;
+        const int32_t position = entry.sequence->computed() + i;
         if (!entry.sequence->Captures(position)) continue;
         CapturedPosition captured;
         captured.sequence = entry.sequence->start.sequence;
@@ -105,10 +111,10 @@ class Engine::Sink final : public ForwardSink {
     for (const BatchEntry& entry : engine_.batch_) {
       if (row < entry.first_row || row >= entry.first_row + entry.rows) continue;
       Sequence& sequence = *entry.sequence;
-      const auto next = static_cast<size_t>(sequence.computed + row - entry.first_row) + 1;
+      const auto next = static_cast<size_t>(sequence.computed() + row - entry.first_row) + 1;
       std::optional<int32_t> token;
-      if (next < sequence.tokens.size()) {
-        token = sequence.tokens[next];
+      if (next < sequence.tokens().size()) {
+        token = sequence.tokens()[next];
       } else {
         token = Draw(&sequence, logits);
       }
@@ -149,7 +155,7 @@ class Engine::Sink final : public ForwardSink {
   // Nothing when that is not possible; the sequence has then failed.
   std::optional<int32_t> Draw(Sequence* sequence, std::span<const float> logits) {
     const StartSequence& start = sequence->start;
-    const auto position = static_cast<uint32_t>(sequence->tokens.size());
+    const auto position = static_cast<uint32_t>(sequence->tokens().size());
     auto token = DrawAllowed(sequence, logits, position);
     if (!token.ok()) {
       output_->failed.push_back(
@@ -175,7 +181,7 @@ class Engine::Sink final : public ForwardSink {
       }
     }
     const std::span<const float> adjusted =
-        engine_.sampler_.Adjust(logits, start.sampling, sequence->tokens, start.prompt_tokens,
+        engine_.sampler_.Adjust(logits, start.sampling, sequence->tokens(), start.prompt_tokens,
                                 sequence->masks == nullptr ? nullptr : &allowed);
     return engine_.sampler_.Sample(adjusted, start.sampling, position);
   }
@@ -246,6 +252,11 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
   }
   ASSIGN_OR_RETURN(kv_,
                    KvCache::Create(device_, architecture_.shape(), plan.kv_blocks, plan.kv_dtype));
+  const SchedulerOptions schedule = {.sequences_max = options_.sequences_max,
+                                     .prefill_tokens_max = options_.prefill_tokens_max,
+                                     .reuse_prefixes = options_.prefix_cache,
+                                     .static_batches = options_.static_batches};
+  scheduler_.emplace(schedule, plan.kv_blocks);
   ASSIGN_OR_RETURN(model_, architecture_.Build(device_, *weights_, plan.limits));
   return OkStatus();
 }
@@ -258,7 +269,7 @@ Status Engine::Start(StartSequence start) {
       start.tokens.size() - start.prompt_tokens >= start.max_new_tokens) {
     return InvalidArgument("a sequence needs a prompt and at least one token to generate");
   }
-  if (Knows(start.sequence)) {
+  if (sequences_.contains(start.sequence)) {
     return InvalidArgument(fmt::format("sequence {} is here already", start.sequence.value));
   }
   for (const int32_t token : start.tokens) {
@@ -268,20 +279,26 @@ Status Engine::Start(StartSequence start) {
     }
   }
   auto sequence = std::make_unique<Sequence>();
-  sequence->tokens = start.tokens;
+  ScheduledSequence& scheduled = sequence->scheduled;
+  scheduled.id = start.sequence;
+  scheduled.rank = start.rank;
+  scheduled.prompt_tokens = static_cast<int32_t>(start.prompt_tokens);
+  scheduled.tokens = std::move(start.tokens);
   sequence->start = std::move(start);
+  sequence->SetCaptureFrom(sequence->start.capture_from);
   if (!sequence->start.grammar.empty()) RETURN_IF_ERROR(Constrain(sequence.get()));
   // The last token is never fed back, so it needs no place.
   const int64_t needed = sequence->tokens_max() - 1;
-  const int64_t limit =
-      std::min<int64_t>(options_.plan.limits.positions_max, kv_->blocks_total() * kKvBlockTokens);
+  const int64_t limit = std::min<int64_t>(options_.plan.limits.positions_max,
+                                          scheduler_->kv().total() * kKvBlockTokens);
   if (needed > limit) {
     return ResourceExhausted(fmt::format(
         "{} prompt tokens and {} new ones need {} positions of KV cache, there are {}; raise "
         "--kv-memory or ask for fewer tokens",
         sequence->start.prompt_tokens, sequence->start.max_new_tokens, needed, limit));
   }
-  waiting_.push_back(std::move(sequence));
+  scheduler_->Add(&scheduled);
+  sequences_.emplace(scheduled.id, std::move(sequence));
   CountSequences();
   return OkStatus();
 }
@@ -289,90 +306,80 @@ Status Engine::Start(StartSequence start) {
 Status Engine::Constrain(Sequence* sequence) {
   ASSIGN_OR_RETURN(sequence->masks, grammars_.Get(sequence->start.grammar));
   sequence->grammar_state = sequence->masks->start();
-  for (size_t i = sequence->start.prompt_tokens; i < sequence->tokens.size(); ++i) {
-    sequence->grammar_state =
-        sequence->masks->Advance(sequence->grammar_state, sequence->tokens[i]);
+  const std::vector<int32_t>& tokens = sequence->tokens();
+  for (size_t i = sequence->start.prompt_tokens; i < tokens.size(); ++i) {
+    sequence->grammar_state = sequence->masks->Advance(sequence->grammar_state, tokens[i]);
     if (sequence->grammar_state == GrammarAutomaton::kDead) {
-      return InvalidArgument(fmt::format("token {} at position {} is not allowed by the grammar",
-                                         sequence->tokens[i], i));
+      return InvalidArgument(
+          fmt::format("token {} at position {} is not allowed by the grammar", tokens[i], i));
     }
   }
   return OkStatus();
 }
 
-bool Engine::Knows(SequenceId sequence) const {
-  const auto is_it = [sequence](const auto& s) { return s->start.sequence == sequence; };
-  return std::any_of(running_.begin(), running_.end(), is_it) ||
-         std::any_of(waiting_.begin(), waiting_.end(), is_it);
-}
-
 void Engine::CountSequences() {
+  const KvBlocks& kv = scheduler_->kv();
   const std::lock_guard lock(stats_mutex_);
-  counters_.kv_blocks_used = static_cast<uint64_t>(kv_->blocks_total() - kv_->blocks_free());
-  counters_.sequences = static_cast<uint32_t>(running_.size() + waiting_.size());
+  counters_.kv_blocks_total = static_cast<uint64_t>(kv.total());
+  counters_.kv_blocks_used = static_cast<uint64_t>(kv.held());
+  counters_.kv_blocks_kept = static_cast<uint64_t>(kv.kept());
+  counters_.reused_tokens = scheduler_->reused_tokens();
+  counters_.preemptions = scheduler_->preemptions();
+  counters_.sequences = static_cast<uint32_t>(sequences_.size());
 }
 
-void Engine::Cancel(SequenceId sequence) {
-  std::erase_if(waiting_, [&](const auto& s) { return s->start.sequence == sequence; });
-  for (size_t i = 0; i < running_.size(); ++i) {
-    if (running_[i]->start.sequence == sequence) {
-      Remove(i);
-      break;
-    }
-  }
+void Engine::Cancel(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return;
+  if (recorder_ != nullptr) recorder_->EndSequence(id);
+  scheduler_->Remove(&found->second->scheduled);
+  sequences_.erase(found);
   CountSequences();
 }
 
-void Engine::Remove(size_t index) {
-  if (recorder_ != nullptr) recorder_->EndSequence(running_[index]->start.sequence);
-  kv_->Release(running_[index]->blocks);
-  running_.erase(running_.begin() + static_cast<int64_t>(index));
-}
-
-void Engine::Admit() {
-  while (!waiting_.empty() && static_cast<int32_t>(running_.size()) < options_.sequences_max) {
-    Sequence& next = *waiting_.front();
-    next.blocks = kv_->Reserve(KvCache::BlocksFor(std::max<int64_t>(1, next.tokens_max() - 1)));
-    if (next.blocks.empty()) return;
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+Status Engine::CopyBlocks(const StepPlan& plan) {
+  for (const StepPlan::Copy& copy : plan.copies) {
+    RETURN_IF_ERROR(kv_->CopyTokens(copy.from, copy.to, copy.tokens));
   }
+  return OkStatus();
 }
 
-int32_t Engine::AddRows(Sequence* sequence, int32_t budget) {
-  const int32_t count = std::min(sequence->pending(), budget);
-  if (count <= 0) return 0;
+void Engine::Preempted(const ScheduledSequence& scheduled) {
+  Sequence& sequence = *sequences_.at(scheduled.id);
+  const auto reached = static_cast<uint32_t>(scheduled.reached);
+  sequence.SetCaptureFrom(std::max(sequence.start.capture_from, reached));
+  // What is computed again is another sequence for the recorder.
+  if (recorder_ != nullptr) recorder_->EndSequence(scheduled.id);
+}
+
+void Engine::AddRows(Sequence* sequence, int32_t count) {
+  const ScheduledSequence& scheduled = sequence->scheduled;
   // A step that catches up on tokens it was given is no decode step, even with one token left.
-  const bool decodes = sequence->computed >= static_cast<int32_t>(sequence->start.tokens.size());
+  const bool decodes = scheduled.computed >= scheduled.given;
   const auto first = static_cast<int32_t>(tokens_.size());
   batch_.push_back({sequence, first, count});
   for (int32_t i = 0; i < count; ++i) {
-    const int32_t position = sequence->computed + i;
-    tokens_.push_back(sequence->tokens[position]);
-    rows_.push_back({sequence->blocks.data(), position});
+    const int32_t position = scheduled.computed + i;
+    tokens_.push_back(scheduled.tokens[static_cast<size_t>(position)]);
+    rows_.push_back({scheduled.kv.blocks.data(), position});
     prefill_.push_back(decodes ? 0 : 1);
-    sequences_.push_back(sequence->start.sequence);
-    const bool last = position + 1 == static_cast<int32_t>(sequence->tokens.size());
+    row_sequences_.push_back(scheduled.id);
+    const bool last = position + 1 == static_cast<int32_t>(scheduled.tokens.size());
     const bool captured = sequence->Captures(position) &&
                           (sequence->start.capture_logits || sequence->start.capture_logprobs >= 0);
     if (last || captured) logit_rows_.push_back(first + i);
   }
-  return count;
 }
 
-void Engine::BuildBatch() {
+void Engine::BuildBatch(const StepPlan& plan) {
   batch_.clear();
   tokens_.clear();
   rows_.clear();
   prefill_.clear();
   logit_rows_.clear();
-  sequences_.clear();
-  for (const auto& sequence : running_) {
-    if (sequence->pending() == 1) AddRows(sequence.get(), 1);
-  }
-  int32_t budget = options_.prefill_tokens_max;
-  for (const auto& sequence : running_) {
-    if (sequence->pending() > 1) budget -= AddRows(sequence.get(), budget);
+  row_sequences_.clear();
+  for (const StepPlan::Rows& rows : plan.rows) {
+    AddRows(sequences_.at(rows.sequence->id).get(), rows.count);
   }
 }
 
@@ -383,54 +390,64 @@ void Engine::BeginRecord() {
     const auto first = static_cast<size_t>(entry.first_row);
     const auto rows = static_cast<size_t>(entry.rows);
     const bool sampled =
-        sequence.computed + entry.rows == static_cast<int32_t>(sequence.tokens.size());
-    recorder_->AddRows(sequence.start, sequence.computed, std::span(tokens_).subspan(first, rows),
+        sequence.computed() + entry.rows == static_cast<int32_t>(sequence.tokens().size());
+    recorder_->AddRows(sequence.start, sequence.computed(), std::span(tokens_).subspan(first, rows),
                        prefill_[first] != 0, sampled);
   }
 }
 
 void Engine::FinishBatch(StepOutput* output) {
-  for (const BatchEntry& entry : batch_) entry.sequence->computed += entry.rows;
+  scheduler_->Advance();
   for (TokenEvent& event : output->tokens) {
-    const auto found = std::find_if(running_.begin(), running_.end(), [&](const auto& s) {
-      return s->start.sequence == event.sequence;
-    });
-    Sequence& sequence = **found;
-    sequence.tokens.push_back(event.token);
+    Sequence& sequence = *sequences_.at(event.sequence);
+    if (event.position == sequence.start.prompt_tokens) {
+      output->prompts.push_back(
+          {event.sequence, static_cast<uint32_t>(sequence.scheduled.cached_tokens)});
+    }
+    sequence.scheduled.tokens.push_back(event.token);
     const auto& stop = sequence.start.stop_tokens;
     if (std::find(stop.begin(), stop.end(), event.token) != stop.end()) {
       event.finish = FinishReason::kStop;
-    } else if (static_cast<int64_t>(sequence.tokens.size()) >= sequence.tokens_max()) {
+    } else if (static_cast<int64_t>(sequence.tokens().size()) >= sequence.tokens_max()) {
       event.finish = FinishReason::kLength;
     }
     if (event.finish == FinishReason::kNone && sequence.masks != nullptr) {
       sequence.grammar_state = sequence.masks->Advance(sequence.grammar_state, event.token);
     }
-    if (event.finish != FinishReason::kNone) {
-      Remove(static_cast<size_t>(found - running_.begin()));
-    }
+    if (event.finish != FinishReason::kNone) Cancel(event.sequence);
   }
   for (const SequenceFailed& failed : output->failed) Cancel(failed.sequence);
 }
 
+// Nothing advanced; the step's sequences end with the reason, the engine goes on.
+void Engine::FailBatch(const StepPlan& plan, const Status& status, StepOutput* output) {
+  *output = {};
+  std::vector<SequenceId> failed;
+  for (const StepPlan::Rows& rows : plan.rows) failed.push_back(rows.sequence->id);
+  for (const StepPlan::Copy& copy : plan.copies) {
+    const SequenceId id = copy.sequence->id;
+    if (std::find(failed.begin(), failed.end(), id) == failed.end()) failed.push_back(id);
+  }
+  for (const SequenceId id : failed) {
+    output->failed.push_back({id, static_cast<uint8_t>(status.code()), status.message()});
+    Cancel(id);
+  }
+}
+
 Status Engine::Step(StepOutput* output) {
   *output = {};
-  Admit();
-  BuildBatch();
+  const StepPlan& plan = scheduler_->Plan(/*reuse=*/recorder_ == nullptr);
+  for (const ScheduledSequence* preempted : plan.preempted) Preempted(*preempted);
+  BuildBatch(plan);
   if (batch_.empty()) return OkStatus();
   const int64_t begin_ns = NowNs();
-  ForwardBatch batch{tokens_, rows_, prefill_, kv_->layers(), logit_rows_, sequences_};
+  ForwardBatch batch{tokens_, rows_, prefill_, kv_->layers(), logit_rows_, row_sequences_};
   Sink sink(*this, output);
   if (recorder_ != nullptr) BeginRecord();
-  const Status status = model_->Forward(batch, *executor_, sink);
+  Status status = CopyBlocks(plan);
+  if (status.ok()) status = model_->Forward(batch, *executor_, sink);
   if (!status.ok()) {
-    // The step did not advance anything; its sequences end with the reason, the engine goes on.
-    *output = {};
-    for (const BatchEntry& entry : batch_) {
-      output->failed.push_back(
-          {entry.sequence->start.sequence, static_cast<uint8_t>(status.code()), status.message()});
-    }
-    for (const SequenceFailed& failed : output->failed) Cancel(failed.sequence);
+    FailBatch(plan, status, output);
     return OkStatus();
   }
   const auto decoded = std::count(prefill_.begin(), prefill_.end(), 0);
@@ -475,7 +492,6 @@ WorkerStats Engine::stats() const {
   stats.prefetch_predictions = experts.prefetch_predictions;
   stats.prefetch_correct = experts.prefetch_correct;
   stats.stall_ns = experts.stall_ns;
-  stats.kv_blocks_total = static_cast<uint64_t>(kv_->blocks_total());
   stats.link_busy_ns = device_.transfer_counters().busy_ns;
   stats.link_bytes_per_second = device_.properties().link.bytes_per_second;
   stats.link_emulated = device_.properties().link.emulated;

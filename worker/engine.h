@@ -1,14 +1,15 @@
 // The engine of a worker: a set of running sequences, stepped together over one model.
 //
-// Each step takes one token of every decoding sequence and prompt chunks up to a token budget, runs
-// the forward pass, and samples where a sequence has reached its end. Sequences do not influence
-// each other's output. Owned by one thread; stats() may be called from another.
+// Each step takes the tokens that the scheduler says (schedule/step_scheduler.h), runs the forward
+// pass, and samples where a sequence has reached its end. Sequences do not influence each other's
+// output. Owned by one thread; stats() may be called from another.
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "worker/memory_plan.h"
 #include "worker/routing_recorder.h"
 #include "worker/sampler.h"
+#include "worker/schedule/step_scheduler.h"
 #include "worker/timeline.h"
 
 namespace expertflow {
@@ -34,8 +36,10 @@ struct EngineOptions {
   MemoryPlan plan;
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;
-  bool prefetch = true;                            // by plan.limits.lookahead_max layers, at most
-  bool dynamic_stride = true;                      // else by exactly as many
+  bool prefix_cache = true;     // not while routing is recorded: a trace has every token
+  bool static_batches = false;  // SchedulerOptions
+  bool prefetch = true;         // by plan.limits.lookahead_max layers, at most
+  bool dynamic_stride = true;   // else by exactly as many
   std::shared_ptr<const NextUseModel> forecaster;  // null: none
   std::shared_ptr<const HybridModel> predictor;    // null: the pre-gate
   double policy_time_most = 0.05;                  // of a layer's time, for each of the two
@@ -46,6 +50,7 @@ struct EngineOptions {
 struct StepOutput {
   std::vector<CapturedPosition> captured;
   std::vector<TokenEvent> tokens;
+  std::vector<PromptDone> prompts;
   std::vector<SequenceFailed> failed;
 };
 
@@ -61,13 +66,13 @@ class Engine {
   // Every step from now on goes to `recorder`, which outlives the engine; null: none.
   void RecordTo(RoutingRecorder* recorder) { recorder_ = recorder; }
   // Queues a sequence; it starts when a place and KV blocks are free. An error says why it never
-  // can.
+  // can. When other sequences need its blocks it waits again, and then goes on.
   Status Start(StartSequence start);
   // The vocabulary that grammars are about. An error is the sender's.
   Status SetTokens(const TokenBytes& tokens) { return grammars_.SetTokens(tokens); }
   // Unknown sequences are ignored: it may have ended meanwhile.
   void Cancel(SequenceId sequence);
-  bool idle() const { return running_.empty() && waiting_.empty(); }
+  bool idle() const { return sequences_.empty(); }
   // One step. Failures of sequences are part of the output; an error is the engine's own and final.
   Status Step(StepOutput* output);
 
@@ -79,17 +84,16 @@ class Engine {
 
   Engine(const EngineOptions& options, Device& device, const Architecture& architecture);
   Status Init(const StoreView& store, TimelineRecorder* timeline);
-  bool Knows(SequenceId sequence) const;
   // Puts the sequence where its grammar is after what was generated so far.
   Status Constrain(Sequence* sequence);
   void CountSequences();
-  void Admit();
-  void BuildBatch();
-  // Rows of `sequence` in this step, at most `budget`; 0: none.
-  int32_t AddRows(Sequence* sequence, int32_t budget);
+  Status CopyBlocks(const StepPlan& plan);
+  void Preempted(const ScheduledSequence& scheduled);
+  void BuildBatch(const StepPlan& plan);
+  void AddRows(Sequence* sequence, int32_t count);
   void BeginRecord();
   void FinishBatch(StepOutput* output);
-  void Remove(size_t index);
+  void FailBatch(const StepPlan& plan, const Status& status, StepOutput* output);
 
   const EngineOptions options_;
   Device& device_;
@@ -105,8 +109,8 @@ class Engine {
   Sampler sampler_;
   GrammarCache grammars_;
 
-  std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // in order of arrival
+  std::optional<StepScheduler> scheduler_;                     // set by Init()
+  std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;  // those of the scheduler
 
   // The batch of the current step.
   struct BatchEntry {
@@ -119,7 +123,7 @@ class Engine {
   std::vector<AttentionRow> rows_;
   std::vector<uint8_t> prefill_;
   std::vector<int32_t> logit_rows_;
-  std::vector<SequenceId> sequences_;
+  std::vector<SequenceId> row_sequences_;
   std::vector<TimelineSpan> spans_;  // of the step, for the recorder
 
   mutable std::mutex stats_mutex_;

@@ -135,7 +135,7 @@ void EngineThread::Run() {
       const size_t bytes = CapturedBytes(output);
       for (CapturedPosition& captured : output.captured) out.emplace_back(std::move(captured));
       if (!output.tokens.empty()) {
-        out.emplace_back(StepReport{steps, std::move(output.tokens)});
+        out.emplace_back(StepReport{steps, std::move(output.tokens), std::move(output.prompts)});
       }
       for (SequenceFailed& failed : output.failed) out.emplace_back(std::move(failed));
       const std::lock_guard lock(mutex_);

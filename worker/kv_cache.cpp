@@ -1,10 +1,6 @@
 #include "worker/kv_cache.h"
 
-#include <algorithm>
-#include <functional>
-
-#include "common/check.h"
-#include "worker/memory_plan.h"
+#include "common/token_blocks.h"
 
 namespace expertflow {
 
@@ -13,7 +9,7 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(Device& device, const ModelShap
   const KvShape& kv = shape.kv;
   const int64_t stride = kKvBlockTokens * kv.heads * KvHeadBytes(dtype, kv.head_dim);
   const int64_t layer_bytes = blocks * kKvBlockTokens * kv.bytes(dtype);
-  auto cache = std::unique_ptr<KvCache>(new KvCache());
+  auto cache = std::unique_ptr<KvCache>(new KvCache(device));
   const auto bytes = static_cast<uint64_t>(shape.layers * layer_bytes);
   auto memory = device.Allocate(bytes);
   if (!memory.ok()) return memory.status().WithContext("KV cache (--kv-memory)");
@@ -25,26 +21,23 @@ Result<std::unique_ptr<KvCache>> KvCache::Create(Device& device, const ModelShap
     cache->layers_.push_back(
         {keys, values, stride, kKvBlockTokens, kv.heads, kv.head_dim, kv.shared_dim, dtype});
   }
-  cache->blocks_total_ = blocks;
-  for (int64_t block = blocks; block-- > 0;) cache->free_.push_back(static_cast<int32_t>(block));
+  cache->staging_.resize(static_cast<size_t>(stride));
   return cache;
 }
 
-int64_t KvCache::BlocksFor(int64_t tokens) {
-  return (tokens + kKvBlockTokens - 1) / kKvBlockTokens;
-}
-
-std::vector<int32_t> KvCache::Reserve(int64_t count) {
-  CHECK(count >= 1);
-  if (count > blocks_free()) return {};
-  std::vector<int32_t> blocks(free_.rbegin(), free_.rbegin() + count);
-  free_.resize(free_.size() - static_cast<size_t>(count));
-  return blocks;
-}
-
-void KvCache::Release(std::span<const int32_t> blocks) {
-  free_.insert(free_.end(), blocks.begin(), blocks.end());
-  std::sort(free_.begin(), free_.end(), std::greater<>());
+Status KvCache::CopyTokens(int32_t from, int32_t to, int32_t tokens) {
+  for (const KvLayer& layer : layers_) {
+    const auto bytes = static_cast<size_t>(tokens * layer.token_bytes());
+    for (void* base : {layer.keys, layer.values}) {
+      if (base == nullptr) continue;
+      auto* blocks = static_cast<std::byte*>(base);
+      RETURN_IF_ERROR(device_.CopyToHost(StreamKind::kCompute, staging_.data(),
+                                         blocks + from * layer.block_stride, bytes));
+      RETURN_IF_ERROR(device_.CopyToDevice(StreamKind::kCompute, blocks + to * layer.block_stride,
+                                           staging_.data(), bytes));
+    }
+  }
+  return OkStatus();
 }
 
 }  // namespace expertflow

@@ -1,8 +1,8 @@
-// The block-paged KV cache: one pool of fixed blocks per worker, a block table per sequence. A
-// sequence reserves all blocks that it can ever need when it starts, so it never runs out half-way.
-// One thread.
+// The memory of the block-paged KV cache: one pool of fixed blocks per worker. Who holds which
+// block is decided elsewhere (schedule/kv_blocks.h). One thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,20 +23,17 @@ class KvCache {
 
   // One entry a layer, for the forward pass.
   std::span<const KvLayer> layers() const { return layers_; }
-  int64_t blocks_total() const { return blocks_total_; }
-  int64_t blocks_free() const { return static_cast<int64_t>(free_.size()); }
-  static int64_t BlocksFor(int64_t tokens);
-
-  // Block numbers, lowest first; empty when fewer are free. REQUIRES: count >= 1
-  std::vector<int32_t> Reserve(int64_t count);
-  void Release(std::span<const int32_t> blocks);
+  // Copies the first `tokens` tokens of a block to another one, in all layers, on the compute
+  // stream.
+  Status CopyTokens(int32_t from, int32_t to, int32_t tokens);
 
  private:
-  KvCache() = default;
+  explicit KvCache(Device& device) : device_(device) {}
+
+  Device& device_;
   std::unique_ptr<DeviceAllocation> memory_;
   std::vector<KvLayer> layers_;
-  int64_t blocks_total_ = 0;
-  std::vector<int32_t> free_;  // descending, so that the lowest is taken first
+  std::vector<std::byte> staging_;  // of a copy: tokens of one layer's block
 };
 
 }  // namespace expertflow

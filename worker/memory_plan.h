@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/status.h"
+#include "common/token_blocks.h"
 #include "common/units.h"
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
@@ -65,9 +66,6 @@ struct MemoryPlan {
     return dense_bytes + expert_bytes + streaming_bytes + kv_bytes + workspace_bytes;
   }
 };
-
-// Tokens of one KV block.
-inline constexpr int32_t kKvBlockTokens = 16;
 
 // Errors name the option: a budget that holds less than one expert but is not zero, KV memory for
 // less than one block, ...

@@ -60,6 +60,8 @@ class WorkerProcess {
   // What the bits of a sequence depend on: workers of a job must agree.
   std::string Arithmetic() const;
   std::string EffectiveConfig() const;
+  // Beginnings of sequences are kept for others.
+  bool KeepsPrefixes() const { return options_.prefix_cache && options_.record_file.empty(); }
   void Send(const Message& message);
   // Sends what the engine has produced; keeps what does not fit for later.
   void SendPending();
@@ -138,14 +140,16 @@ std::string WorkerProcess::EffectiveConfig() const {
       R"({{"device":"{}","kernels":"{}","arithmetic":"{}","threads":{},"device_memory":"{}","prefetch":{},)"
       R"("stride":"{}","forecaster":{},"predictor":{},)"
       R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"sequences_max":{},)"
-      R"("prefill_tokens_max":{},"transfer_chunk_bytes":{},"kv_dtype":"{}"}})",
+      R"("prefill_tokens_max":{},"prefix_cache":{},"batching":"{}","transfer_chunk_bytes":{},"kv_dtype":"{}"}})",
       device.name, device.kernels, Arithmetic(), device.threads,
       options_.device_memory_host ? "host" : "private",
       options_.prefetch && !options_.device_memory_host,
       options_.stride == 0 ? "auto" : std::to_string(options_.stride),
       InUse(TablesKind::kForecaster), InUse(TablesKind::kPredictor), device.link.bytes_per_second,
       device.link.latency_ns, device.link.emulated, options_.sequences_max,
-      options_.prefill_tokens_max, options_.transfer_chunk_bytes, DTypeName(options_.kv_dtype));
+      options_.prefill_tokens_max, KeepsPrefixes(),
+      options_.static_batches ? "static" : "continuous", options_.transfer_chunk_bytes,
+      DTypeName(options_.kv_dtype));
 }
 
 // File is NextUseFile or HybridFile.
@@ -205,6 +209,8 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   ASSIGN_OR_RETURN(engine_options.plan, MakeMemoryPlan(*architecture_, PlanInput()));
   engine_options.sequences_max = options_.sequences_max;
   engine_options.prefill_tokens_max = options_.prefill_tokens_max;
+  engine_options.prefix_cache = KeepsPrefixes();
+  engine_options.static_batches = options_.static_batches;
   engine_options.prefetch = options_.prefetch;
   engine_options.dynamic_stride = options_.stride == 0;
   ASSIGN_OR_RETURN(engine_options.forecaster,
@@ -234,6 +240,7 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   worker.expert_slots = static_cast<uint32_t>(plan.expert_slots);
   worker.in_place = plan.in_place;
   worker.kv_tokens = plan.kv_tokens();
+  worker.prefix_cache = KeepsPrefixes();
   worker.effective_config = EffectiveConfig();
   worker.memory_plan = MemoryPlanJson(plan);
   Send(worker);

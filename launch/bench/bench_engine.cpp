@@ -31,6 +31,7 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   EngineOptions engine;
   ASSIGN_OR_RETURN(engine.plan, MakeMemoryPlan(architecture, input));
   engine.prefetch = options.prefetch;
+  engine.prefix_cache = false;  // the same prompts come again and again
   ASSIGN_OR_RETURN(bench->engine_,
                    Engine::Create(engine, *bench->device_, architecture, store, options.timeline));
   return bench;

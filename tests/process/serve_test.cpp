@@ -118,6 +118,68 @@ TEST(ServeTest, AWorkerKilledWhileStreamingLeavesNoGapAndNoRepetition) {
   server.ExpectEnds();
 }
 
+constexpr const char* kStory =
+    "The lighthouse keeper walked down to the harbour, as he did each morning, and looked for the "
+    "boat that had gone out in the night. The sea was calm, and the wind came from the south.";
+
+int64_t CachedTokens(const std::string& answer) {
+  const std::string key = "\"cached_tokens\":";
+  const size_t at = answer.find(key);
+  return at == std::string::npos ? -1 : std::atoll(answer.c_str() + at + key.size());
+}
+
+// Texts are those of a server without it, on whichever worker, and after one was killed.
+TEST(ServeTest, WhatBeginsAlikeIsReusedAndChangesNoText) {
+  const auto body = [](const std::string& end, int n) {
+    return R"({"temperature":0.7,"seed":5,"ignore_eos":true,"max_tokens":40,"n":)" +
+           std::to_string(n) + R"(,"prompt":")" + kStory + end + "\"}";
+  };
+  const std::vector<std::pair<std::string, int>> prompts = {
+      {" First", 3}, {" First", 1}, {" Second", 1}, {" Third", 1}, {" Third", 1}};
+  std::vector<std::string> expected;
+  {
+    Server plain({"--workers", "1", "--prefix-cache", "off"});
+    for (const auto& [end, n] : prompts) {
+      const std::string answer = plain.Post("/v1/completions", body(end, n));
+      EXPECT_EQ(CachedTokens(answer), 0);
+      expected.push_back(JoinedStrings(answer, "text"));
+    }
+    plain.ExpectEnds();
+  }
+  Server server({"--workers", "2", "--kv-memory", "4MB"});
+  const auto ask = [&](size_t i) {
+    const std::string answer =
+        server.Post("/v1/completions", body(prompts[i].first, prompts[i].second));
+    EXPECT_EQ(JoinedStrings(answer, "text"), expected[i]);
+    return CachedTokens(answer);
+  };
+  EXPECT_EQ(ask(0), 0);  // of the first choice; the others share it
+  const int64_t again = ask(1);
+  EXPECT_GE(again, 32);
+  EXPECT_GE(ask(2), again - 4);
+  EXPECT_FALSE(server.Shows("expertflow_cached_prompt_tokens_total 0"));
+  server.program().Kill("expertflow worker");
+  EXPECT_TRUE(Eventually([&] { return server.Shows("expertflow_workers_ready 2"); }));
+  ask(3);
+  EXPECT_GE(ask(4), 32);
+  server.ExpectEnds();
+}
+
+// Room for less than two of them: they take turns, and each has its text.
+TEST(ServeTest, AKvCacheThatIsTooSmallForAllCostsTimeOnly) {
+  Server server({"--workers", "1", "--kv-memory", "1200KB"});
+  const std::string expected = TextOfRun(120);
+  std::list<HttpClient> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.emplace_back(server.port());
+    clients.back().Post("/v1/completions", Body(120, R"(,"priority":)" + std::to_string(i % 3)));
+  }
+  for (HttpClient& client : clients) EXPECT_EQ(JoinedStrings(client.ReadAll(), "text"), expected);
+  EXPECT_FALSE(server.Shows("expertflow_worker_preemptions_total{worker=\"2\"} 0"));
+  EXPECT_TRUE(server.Shows("expertflow_worker_kv_blocks_used{worker=\"2\"} 0"));
+  server.ExpectEnds();
+}
+
 // The numbers of every "token_logprobs":[...], joined.
 std::string JoinedLogprobs(const std::string& text) {
   const std::string key = "\"token_logprobs\":[";

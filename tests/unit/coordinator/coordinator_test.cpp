@@ -9,6 +9,7 @@
 namespace expertflow {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::FakeJob;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -295,6 +296,70 @@ TEST_F(CoordinatorTest, ReportsOfAWorkerThatHasNotTheSequenceAreIgnored) {
   EXPECT_EQ(job_.Text(1), "");
   EXPECT_THAT(job_.Got<RequestDone>(), IsEmpty());
   EXPECT_THAT(job_.Got<RequestCapture>(), IsEmpty());
+}
+
+TEST_F(CoordinatorTest, SequencesGoWhereTheirBeginningIs) {
+  job_.options.workers_expected = 2;
+  job_.options.sequences_per_worker_max = 8;
+  job_.Create();
+  job_.coordinator->OnClient(ClientId(1));
+  job_.Join(1, ProcessRole::kStore);
+  for (const int32_t id : {2, 3}) job_.Join(id, ProcessRole::kWorker);
+  job_.Say(1, FakeJob::Segment());
+  for (const int32_t id : {2, 3}) {
+    job_.Say(id, WorkerReady{.arithmetic = "16 lanes", .kv_tokens = 1600, .prefix_cache = true});
+  }
+  const std::string beginning = "a long system message, the same each time; ";
+  job_.Submit(1, beginning + "a", 3);
+  job_.Submit(2, beginning + "b", 3);
+  job_.Submit(3, "something else, and longer than a block", 3);
+  EXPECT_THAT(job_.SentTo<StartSequence>(2), SizeIs(2));
+  EXPECT_THAT(job_.SentTo<StartSequence>(3), SizeIs(1));
+  job_.RunAll({2, 3});
+  // A conversation goes on where its answers were made.
+  job_.Submit(4, "something else, and longer than a block" + job_.Text(3) + " and more", 3);
+  EXPECT_THAT(job_.SentTo<StartSequence>(3), SizeIs(2));
+}
+
+TEST_F(CoordinatorTest, CachedTokensAreThoseOfTheFirstTimeAPromptWasDone) {
+  job_.Start(2);
+  job_.Submit(1, "twenty tokens, or so", 5);
+  const StartSequence start = job_.SentTo<StartSequence>(2)[0];
+  const SequenceId sequence = start.sequence;
+  const uint32_t prompt = start.prompt_tokens;
+  job_.Say(2, StepReport{1, {{sequence, prompt, 'a'}}, {{sequence, 16}}});
+  job_.Say(3, StepReport{1, {}, {{sequence, 7}}});  // has it not
+  job_.Die(2);
+  job_.Say(3, StepReport{1, {{sequence, prompt + 1, 'b'}}, {{sequence, prompt - 1}}});
+  job_.FromClient(1, CancelRequest{1});
+  EXPECT_EQ(job_.Done(1).cached_tokens, 16U);
+  EXPECT_EQ(job_.Done(1).prompt_tokens, prompt);
+}
+
+TEST_F(CoordinatorTest, APriorityIsWorthSomeSecondsOfWaiting) {
+  job_.options.sequences_per_worker_max = 1;
+  job_.Start();
+  const auto submit = [this](uint64_t id, int32_t priority) {
+    SubmitRequest request;
+    request.request = id;
+    request.text = "x";
+    request.max_new_tokens = 1;
+    request.priority = priority;
+    job_.FromClient(1, request);
+  };
+  submit(1, 0);
+  submit(2, 1);
+  submit(3, 0);
+  job_.Pass(kPriorityStepNs + kSecond);
+  submit(4, 0);
+  submit(5, -1);
+  submit(6, -3);
+  submit(7, 1001);
+  EXPECT_THAT(job_.Done(7).message, HasSubstr("priority 1001"));
+  job_.RunAll({2});
+  std::vector<uint64_t> order;
+  for (const RequestDone& done : job_.Got<RequestDone>()) order.push_back(done.request);
+  EXPECT_THAT(order, ElementsAre(7, 1, 6, 3, 5, 2, 4));
 }
 
 TEST_F(CoordinatorTest, AFailedSequenceEndsItsRequestOnly) {

@@ -80,6 +80,7 @@ class ApiTest : public ::testing::Test {
                                    .code = static_cast<uint8_t>(code),
                                    .message = "why",
                                    .prompt_tokens = 3,
+                                   .cached_tokens = 2,
                                    .generated_tokens = 2});
   }
 
@@ -106,7 +107,8 @@ TEST_F(ApiTest, AnswersWholeCompletionsInOrderWithUsage) {
       HasSubstr(
           R"({"index":0,"text":"fi\"rst","logprobs":null,"finish_reason":"stop"},{"index":1,"text":"second","logprobs":null,"finish_reason":"length"})"));
   EXPECT_THAT(Response(1).body,
-              HasSubstr(R"("prompt_tokens":3,"completion_tokens":4,"total_tokens":7)"));
+              HasSubstr(R"("prompt_tokens":3,"completion_tokens":4,"total_tokens":7,)"
+                        R"("prompt_tokens_details":{"cached_tokens":2}})"));
   EXPECT_EQ(api_->running(), 0U);
 }
 

@@ -10,7 +10,7 @@ TEST(CompletionRequestTest, ReadsWhatOpenAiClientsSend) {
   const auto error = ParseCompletionRequest(
       R"({"model":"m","prompt":"Hi","max_tokens":7,"temperature":0.5,"top_p":0.9,"top_k":40,
           "seed":-3,"stop":["a","b"],"n":2,"stream":true,"stream_options":{"include_usage":true},
-          "echo":true,"ignore_eos":true,"user":"someone","unknown":{"a":[1]},"logprobs":null})",
+          "echo":true,"ignore_eos":true,"priority":-5,"user":"someone","unknown":{"a":[1]},"logprobs":null})",
       &request);
   ASSERT_FALSE(error) << error->message;
   EXPECT_EQ(request.model, "m");
@@ -24,6 +24,7 @@ TEST(CompletionRequestTest, ReadsWhatOpenAiClientsSend) {
   EXPECT_TRUE(request.has_seed);
   EXPECT_EQ(request.stop, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(request.n, 2);
+  EXPECT_EQ(request.priority, -5);
   EXPECT_TRUE(request.stream && request.include_usage && request.echo && request.ignore_eos);
 }
 
@@ -129,6 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{R"({"prompt":["a","b"],"n":65})", "n"},
         BadCase{R"({"prompt":"a","stream":"yes"})", "stream"},
         BadCase{R"({"prompt":"a","stream_options":{}})", "stream_options"},
+        BadCase{R"({"prompt":"a","priority":1001})", "priority"},
         BadCase{R"({"prompt":"a","stream":true,"stream_options":{"include_usage":1}})",
                 "stream_options.include_usage"},
         BadCase{R"({"prompt":"a","logprobs":21})", "logprobs"},

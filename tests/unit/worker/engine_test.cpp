@@ -296,19 +296,115 @@ TEST_F(EngineTest, MoreSequencesThanPlacesWait) {
   }
 }
 
-TEST_F(EngineTest, WaitsForKvBlocks) {
-  Make({.kv_blocks = 3});
-  MustStart(Request(1, {5}, 20));  // two blocks
-  MustStart(Request(2, {6}, 20));  // two: waits for 1
-  MustStart(Request(3, {7}, 2));   // one would be free, but 2 is first
-  EXPECT_THAT(Step().tokens, SizeIs(1));
-  EXPECT_EQ(engine_->stats().kv_blocks_used, 2u);
-  EXPECT_EQ(engine_->stats().kv_blocks_total, 3u);
+TEST_F(EngineTest, WhenTheKvCacheIsFullTheYoungestGivesItsBlocksBack) {
+  for (const bool prefix_cache : {true, false}) {
+    Make({.kv_blocks = 3, .prefix_cache = prefix_cache});
+    tokens_.clear();
+    MustStart(Request(1, {5}, 40));  // three blocks at its end
+    MustStart(Request(2, {6}, 30));
+    MustStart(Request(3, {7}, 20));
+    EXPECT_THAT(Step().tokens, SizeIs(2));  // and a block for each to grow
+    EXPECT_EQ(engine_->stats().kv_blocks_used, 2u);
+    EXPECT_EQ(engine_->stats().kv_blocks_total, 3u);
+    RunToEnd();
+    EXPECT_GE(engine_->stats().preemptions, 1u);
+    EXPECT_EQ(tokens_[1], Generated({5}, 40));
+    EXPECT_EQ(tokens_[2], Generated({6}, 30));
+    EXPECT_EQ(tokens_[3], Generated({7}, 20));
+    EXPECT_EQ(engine_->stats().kv_blocks_used, 0u);
+  }
+}
+
+// Sampling, a grammar and log probabilities go on where they were.
+TEST_F(EngineTest, APreemptedSequenceLosesNothing) {
+  StartSequence start = Request(2, {5, 6, 7}, 30);
+  start.sampling = {.temperature = 1.5f, .seed = 3, .frequency_penalty = 0.3f};
+  start.stop_tokens = {60};
+  start.grammar =
+      R"({"alternatives":[{"schema":{"type":"array","items":{"enum":[1,2,55]},"minItems":9,"maxItems":9}}]})";
+  start.capture_logprobs = 2;
+  const auto run = [&](bool crowded) {
+    Make({.kv_blocks = 3});
+    EXPECT_TRUE(engine_->SetTokens(Letters()).ok());
+    tokens_.clear();
+    if (crowded) MustStart(Request(1, {5}, 40));
+    MustStart(start);
+    std::vector<std::pair<uint32_t, float>> captured;
+    while (!engine_->idle()) {
+      for (const CapturedPosition& one : Step().captured) {
+        captured.emplace_back(one.position, one.logprobs.at(0).logprob);
+      }
+    }
+    EXPECT_EQ(engine_->stats().preemptions > 0, crowded);
+    return captured;
+  };
+  const auto alone = run(false);
+  const std::vector<int32_t> text = tokens_[2];
+  ASSERT_THAT(alone, SizeIs(text.size() + 2));
+  EXPECT_EQ(run(true), alone);
+  EXPECT_EQ(tokens_[2], text);
+}
+
+// The second and third of each go on from what the first has computed, to the bit.
+TEST_F(EngineTest, WhatBeginsAlikeIsComputedOnce) {
+  std::vector<int32_t> prompt(45);
+  std::iota(prompt.begin(), prompt.end(), 3);
+  for (const bool in_place : {true, false}) {
+    std::vector<std::vector<float>> logits;
+    std::vector<uint32_t> cached;
+    for (const bool prefix_cache : {false, true}) {
+      Make({.in_place = in_place, .resident_percent = 50, .prefix_cache = prefix_cache});
+      for (uint64_t id = 1; id <= 4; ++id) {
+        StartSequence start = Request(id, prompt, 20);
+        if (id == 3) start.tokens[37] = 1;  // inside the third block
+        if (id == 4) start.tokens.resize(32), start.prompt_tokens = 32;
+        start.capture_logits = true;
+        start.capture_from = start.prompt_tokens - 1;
+        MustStart(start);
+        while (!engine_->idle()) {
+          const StepOutput output = Step();
+          for (const PromptDone& done : output.prompts) cached.push_back(done.cached_tokens);
+          for (const CapturedPosition& one : output.captured) logits.push_back(one.logits);
+        }
+      }
+      EXPECT_EQ(engine_->stats().reused_tokens, prefix_cache ? 44u + 37 + 31 : 0);
+      EXPECT_EQ(engine_->stats().kv_blocks_used, 0u);
+    }
+    ASSERT_THAT(logits, SizeIs(2 * 4 * 20));
+    for (size_t i = 0; i < logits.size() / 2; ++i) {
+      ASSERT_EQ(logits[i], logits[i + logits.size() / 2]) << i;
+    }
+    EXPECT_THAT(cached, ElementsAre(0, 0, 0, 0, 0, 44, 37, 31));
+  }
+}
+
+TEST_F(EngineTest, SequencesThatComeTogetherShareTheirPrompt) {
+  std::vector<int32_t> prompt(40, 5);
+  Make({.prefix_cache = true});
+  std::map<uint64_t, uint32_t> cached;
+  for (uint64_t id = 1; id <= 3; ++id) MustStart(Request(id, prompt, 6));
+  while (!engine_->idle()) {
+    for (const PromptDone& done : Step().prompts) cached[done.sequence.value] = done.cached_tokens;
+  }
+  EXPECT_EQ(cached, (std::map<uint64_t, uint32_t>{{1, 0}, {2, 32}, {3, 32}}));
+  for (uint64_t id = 1; id <= 3; ++id) EXPECT_EQ(tokens_[id], Generated(prompt, 6));
+}
+
+// A copy is data that a sequence goes on from: without it the sequence cannot.
+TEST_F(EngineTest, AFailingCopyOfABlockFailsItsSequence) {
+  std::vector<int32_t> prompt(16, 5);
+  Make({});
+  MustStart(Request(1, prompt, 2));
   RunToEnd();
-  EXPECT_EQ(tokens_[1], Generated({5}, 20));
-  EXPECT_EQ(tokens_[2], Generated({6}, 20));
-  EXPECT_EQ(tokens_[3], Generated({7}, 2));
-  EXPECT_EQ(engine_->stats().kv_blocks_used, 0u);
+  device_->FailCopies(1);
+  MustStart(Request(2, prompt, 2));
+  const StepOutput output = Step();
+  ASSERT_THAT(output.failed, SizeIs(1));
+  EXPECT_EQ(output.failed[0].sequence.value, 2u);
+  device_->FailCopies(0);
+  MustStart(Request(3, prompt, 2));
+  RunToEnd();
+  EXPECT_EQ(tokens_[3], tokens_[1]);
 }
 
 TEST_F(EngineTest, CancelsWaitingAndRunningSequences) {

@@ -6,14 +6,11 @@
 #include <span>
 #include <utility>
 
+#include "common/token_blocks.h"
 #include "device/cpu/cpu_device.h"
-#include "worker/memory_plan.h"
 
 namespace expertflow {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 ModelShape Shape() {
   ModelShape shape;
@@ -32,40 +29,6 @@ class KvCacheTest : public ::testing::Test {
   }
   std::unique_ptr<Device> device_;
 };
-
-TEST_F(KvCacheTest, GivesTheLowestBlocksFirst) {
-  const auto cache = MustCreate(5);
-  EXPECT_EQ(cache->blocks_total(), 5);
-  EXPECT_THAT(cache->Reserve(2), ElementsAre(0, 1));
-  EXPECT_THAT(cache->Reserve(2), ElementsAre(2, 3));
-  EXPECT_EQ(cache->blocks_free(), 1);
-  cache->Release(std::vector<int32_t>{1, 0});
-  EXPECT_EQ(cache->blocks_free(), 3);
-  EXPECT_THAT(cache->Reserve(1), ElementsAre(0));
-  cache->Release(std::vector<int32_t>{2, 3});
-  EXPECT_THAT(cache->Reserve(3), ElementsAre(1, 2, 3));
-  cache->Release({});
-  EXPECT_EQ(cache->blocks_free(), 1);
-}
-
-TEST_F(KvCacheTest, GivesNothingRatherThanTooFew) {
-  const auto cache = MustCreate(3);
-  EXPECT_THAT(cache->Reserve(4), IsEmpty());
-  EXPECT_EQ(cache->blocks_free(), 3);
-  EXPECT_THAT(cache->Reserve(3), ElementsAre(0, 1, 2));
-  EXPECT_THAT(cache->Reserve(1), IsEmpty());
-  cache->Release(std::vector<int32_t>{1});
-  EXPECT_THAT(cache->Reserve(2), IsEmpty());
-  EXPECT_THAT(cache->Reserve(1), ElementsAre(1));
-}
-
-TEST_F(KvCacheTest, BlocksForTokens) {
-  EXPECT_EQ(KvCache::BlocksFor(0), 0);
-  EXPECT_EQ(KvCache::BlocksFor(1), 1);
-  EXPECT_EQ(KvCache::BlocksFor(kKvBlockTokens), 1);
-  EXPECT_EQ(KvCache::BlocksFor(kKvBlockTokens + 1), 2);
-  EXPECT_EQ(KvCache::BlocksFor(int64_t{1} << 40), (int64_t{1} << 40) / kKvBlockTokens);
-}
 
 // Every byte belongs to one block of the keys or values of one layer: each is marked, then read.
 TEST_F(KvCacheTest, LayersDoNotOverlap) {
@@ -90,6 +53,31 @@ TEST_F(KvCacheTest, LayersDoNotOverlap) {
     };
     mark([](uint8_t& place, uint8_t number) { place = number; });
     mark([](uint8_t& place, uint8_t number) { ASSERT_EQ(place, number); });
+  }
+}
+
+// Of the block that is copied to only the first tokens change, in every layer.
+TEST_F(KvCacheTest, CopiesTheFirstTokensOfABlock) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kInt8}) {
+    const auto cache = MustCreate(3, dtype);
+    const auto each_byte = [&](auto&& visit) {
+      int32_t number = 0;
+      for (const KvLayer& layer : cache->layers()) {
+        for (void* base : {layer.keys, layer.values}) {
+          const std::span bytes(static_cast<uint8_t*>(base),
+                                static_cast<size_t>(3 * layer.block_stride));
+          for (size_t i = 0; i < bytes.size(); ++i) visit(layer, i, bytes[i], ++number);
+        }
+      }
+    };
+    const auto mark = [](int32_t number) { return static_cast<uint8_t>(number * 167 >> 3); };
+    each_byte([&](const KvLayer&, size_t, uint8_t& byte, int32_t number) { byte = mark(number); });
+    ASSERT_TRUE(cache->CopyTokens(2, 0, 5).ok());
+    each_byte([&](const KvLayer& layer, size_t i, uint8_t byte, int32_t number) {
+      const bool copied = static_cast<int64_t>(i) < 5 * layer.token_bytes();
+      ASSERT_EQ(byte, mark(copied ? number + static_cast<int32_t>(2 * layer.block_stride) : number))
+          << i;
+    });
   }
 }
 

@@ -20,6 +20,7 @@ struct SmallEngineOptions {
   DType kv_dtype = DType::kF32;
   int32_t sequences_max = 8;
   int32_t prefill_tokens = 64;
+  bool prefix_cache = true;
 };
 
 inline MemoryPlan PlanFor(const SmallModel& model, const SmallEngineOptions& options) {
@@ -50,6 +51,7 @@ inline std::unique_ptr<Engine> MakeEngine(const SmallModel& model, Device& devic
   engine.plan = PlanFor(model, options);
   engine.sequences_max = options.sequences_max;
   engine.prefill_tokens_max = options.prefill_tokens;
+  engine.prefix_cache = options.prefix_cache;
   engine.prefetch = false;
   auto made = Engine::Create(engine, device, model.architecture(), model.store(), nullptr);
   EXPECT_TRUE(made.ok()) << made.status().ToString();

@@ -45,6 +45,7 @@ struct ServePlan {
   ModelSource model;
   MemoryPlan memory;
   std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<TlsIdentity> tls;  // null: plain HTTP
   ApiOptions api;
 };
 
@@ -98,6 +99,18 @@ class AccessLogFile {
   bool failed_ = false;
 };
 
+Result<std::unique_ptr<TlsIdentity>> LoadTls(const Options& options) {
+  const std::string certificate = options.Text("tls-cert");
+  const std::string key = options.Text("tls-key");
+  if (certificate.empty() && key.empty()) return std::unique_ptr<TlsIdentity>();
+  if (certificate.empty() || key.empty()) {
+    return InvalidArgument(fmt::format("{} needs {}, too: a certificate and its key",
+                                       options.Origin(key.empty() ? "tls-cert" : "tls-key"),
+                                       key.empty() ? "--tls-key" : "--tls-cert"));
+  }
+  return TlsIdentity::Load(certificate, key);
+}
+
 Result<ServePlan> PlanServe(const Options& options) {
   ServePlan plan;
   RETURN_IF_ERROR(WorkerOptionsFrom(options).status());
@@ -109,6 +122,10 @@ Result<ServePlan> PlanServe(const Options& options) {
     return ReadAllKeys(keys, admin);
   };
   ASSIGN_OR_RETURN(plan.api.keys, plan.api.read_keys());
+  ASSIGN_OR_RETURN(plan.tls, LoadTls(options));
+  if (plan.tls != nullptr) {
+    plan.api.reload_certificate = [tls = plan.tls.get()] { return tls->Reload(); };
+  }
   plan.api.requests_per_minute = options.Integer("rate-limit");
   plan.api.requested_config = options.ProvenanceJson();
   const std::string file = options.Text("chat-template");
@@ -131,8 +148,9 @@ Result<ServePlan> PlanServe(const Options& options) {
   return plan;
 }
 
-HttpServerOptions HttpOptionsFrom(const Options& options) {
+HttpServerOptions HttpOptionsFrom(const Options& options, const ServePlan& plan) {
   HttpServerOptions http;
+  http.tls = plan.tls.get();
   http.address = options.Text("listen");
   http.connections_max = static_cast<size_t>(options.Integer("connections-max"));
   http.request_bytes_max = options.Bytes("request-size-max");
@@ -265,7 +283,8 @@ int ServeCommand(const Options& options) {
 
   ServedJob port;
   Api api(plan->api, *plan->tokenizer, port);
-  Result<std::unique_ptr<HttpServer>> server = HttpServer::Listen(HttpOptionsFrom(options), api);
+  Result<std::unique_ptr<HttpServer>> server =
+      HttpServer::Listen(HttpOptionsFrom(options, *plan), api);
   if (!server.ok()) return Fail(options, server.status().WithContext("--listen"));
   api.SetReplies(server->get());
   AccessLogFile file;
@@ -275,7 +294,8 @@ int ServeCommand(const Options& options) {
     if (!opened.ok()) return Fail(options, opened.WithContext("--access-log"));
     api.SetAccessLog(&log);
   }
-  fmt::print("serving {} at http://{}\n", plan->api.model, (*server)->address());
+  fmt::print("serving {} at {}://{}\n", plan->api.model, plan->tls == nullptr ? "http" : "https",
+             (*server)->address());
   std::fflush(stdout);
 
   SweepJobRemains();

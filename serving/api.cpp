@@ -205,6 +205,16 @@ void Api::ChangeConfig(const HttpRequest& request) {
     Fail(request.connection, *error);
     return;
   }
+  if (change.reload_certificate) {
+    const Status reloaded = options_.reload_certificate
+                                ? options_.reload_certificate()
+                                : FailedPrecondition("the server has no --tls-cert");
+    if (!reloaded.ok()) {
+      Fail(request.connection, BadParameter("reload_certificate", reloaded.message()));
+      return;
+    }
+    LogInfo("the certificate was read anew");
+  }
   if (change.reload_keys && options_.read_keys) {
     Result<ApiKeys> keys = options_.read_keys();
     if (!keys.ok()) {

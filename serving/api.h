@@ -53,6 +53,7 @@ struct ApiOptions {
   int64_t requests_per_minute = 0;      // of each key; 0: no limit
   std::string requested_config = "{}";  // JSON: the command's options and where they came from
   std::function<Result<ApiKeys>()> read_keys = {};  // anew, from the files
+  std::function<Status()> reload_certificate = {};  // null: no TLS
   // How chats become prompts; an error says why they cannot.
   Status chat_status;
   ModelTemplate chat = {};

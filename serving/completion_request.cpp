@@ -421,15 +421,18 @@ std::optional<ApiError> ParseConfigChange(std::string_view body, ConfigChange* c
   Json json;
   if (auto error = ParseRequestBody(body, &json)) return error;
   for (const auto& [name, value] : json.items()) {
-    if (name != "rate_limit" && name != "reload_keys") {
-      return BadParameter(name, name + ": cannot be changed; rate_limit and reload_keys can");
+    if (name != "rate_limit" && name != "reload_keys" && name != "reload_certificate") {
+      return BadParameter(name, name +
+                                    ": cannot be changed; rate_limit, reload_keys and "
+                                    "reload_certificate can");
     }
   }
   const RequestFields fields(json, "");
   int64_t rate = -1;
   if (auto error = fields.Integer("rate_limit", 0, 1'000'000'000, &rate)) return error;
   if (rate >= 0) change->rate_limit = rate;
-  return fields.Flag("reload_keys", &change->reload_keys);
+  if (auto error = fields.Flag("reload_keys", &change->reload_keys)) return error;
+  return fields.Flag("reload_certificate", &change->reload_certificate);
 }
 
 }  // namespace expertflow

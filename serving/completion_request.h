@@ -64,6 +64,7 @@ std::optional<ApiError> ParseDetokenizeRequest(std::string_view body, Detokenize
 struct ConfigChange {
   std::optional<int64_t> rate_limit;  // requests a minute
   bool reload_keys = false;
+  bool reload_certificate = false;
 };
 
 // Here a field that nobody knows is an error.

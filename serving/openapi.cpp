@@ -164,7 +164,8 @@ constexpr std::string_view kOpenApi = R"json({
         "type": "object",
         "properties": {
          "rate_limit": {"type": "integer", "minimum": 0, "maximum": 1000000000},
-         "reload_keys": {"type": "boolean"}
+         "reload_keys": {"type": "boolean"},
+         "reload_certificate": {"type": "boolean"}
         }
        }
       }

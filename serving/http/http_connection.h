@@ -11,6 +11,7 @@
 
 #include "common/unique_fd.h"
 #include "serving/http/http.h"
+#include "serving/http/tls.h"
 
 namespace expertflow {
 
@@ -63,12 +64,14 @@ struct HttpConnection {
       : id(connection_id), fd(std::move(socket)), reader(body_bytes_max) {}
 
   bool in_request() const { return state == State::kAnswering || state == State::kStreaming; }
+  bool in_handshake() const { return tls != nullptr && !tls->established(); }
 
   const HttpConnectionId id;
   UniqueFd fd;
+  std::unique_ptr<TlsSession> tls;  // null: plain HTTP
   HttpRequestReader reader;
   State state = State::kReading;
-  std::string out;
+  std::string out;      // as the network gets it
   size_t written = 0;   // of `out`
   uint32_t events = 0;  // that epoll watches
   bool keep_alive = true;

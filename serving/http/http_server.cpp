@@ -72,8 +72,12 @@ class HttpServer::Impl {
   void Accept();
   bool MakeRoom();
   void Read(HttpConnection* connection);
+  void OnClosed(HttpConnection* connection);
+  // Encrypted bytes: what the client says of them.
+  std::string Decrypt(HttpConnection* connection, std::string_view received);
   void TakeBytes(HttpConnection* connection, std::string_view bytes);
   void Write(HttpConnection* connection, std::string_view bytes);
+  void Queue(HttpConnection* connection, std::string_view bytes);
   void Flush(HttpConnection* connection);
   void Written(HttpConnection* connection);
   void EndOfAnswer(HttpConnection* connection);
@@ -161,6 +165,7 @@ void HttpServer::Impl::Accept() {
     auto [place, added] =
         connections_.try_emplace(id, id, std::move(fd), options_.request_bytes_max);
     HttpConnection& connection = place->second;
+    if (options_.tls != nullptr) connection.tls = options_.tls->NewSession();
     connection.place = waiting_.insert(waiting_.end(), id);
     connection.since_ns = NowNs();
     connection.events = EPOLLIN;
@@ -251,6 +256,10 @@ void HttpServer::Impl::OnTick(int64_t now_ns) {
       Break(&connection);
     } else if (connection.state == State::kLingering && age_ns > kLingerNs) {
       Break(&connection);
+    } else if (connection.state == State::kReading && connection.in_handshake()) {
+      if (age_ns <= options_.request_timeout_ns) continue;
+      ++stats_.timed_out;
+      Break(&connection);
     } else if (connection.state == State::kReading && connection.reader.started()) {
       if (age_ns <= options_.request_timeout_ns) continue;
       ++stats_.timed_out;
@@ -285,19 +294,54 @@ void HttpServer::Impl::Read(HttpConnection* connection) {
     return;
   }
   if (count == 0) {
-    if (connection->written < connection->out.size()) {
-      SetState(connection, State::kClosing);
-    } else {
-      Break(connection);
-    }
+    OnClosed(connection);
     return;
   }
   if (connection->state != State::kReading) return;  // kLingering: nobody reads it any more
-  if (!connection->reader.started()) connection->since_ns = NowNs();
-  TakeBytes(connection, std::string_view(buffer_.data(), static_cast<size_t>(count)));
+  const std::string_view received(buffer_.data(), static_cast<size_t>(count));
+  if (connection->tls == nullptr) {
+    TakeBytes(connection, received);
+  } else if (const std::string text = Decrypt(connection, received); !text.empty()) {
+    TakeBytes(connection, text);
+  }
+}
+
+void HttpServer::Impl::OnClosed(HttpConnection* connection) {
+  if (connection->written < connection->out.size()) {
+    SetState(connection, State::kClosing);
+  } else {
+    Break(connection);
+  }
+}
+
+std::string HttpServer::Impl::Decrypt(HttpConnection* connection, std::string_view received) {
+  const bool in_handshake = connection->in_handshake();
+  std::string text;
+  std::string network;
+  const TlsSession::Outcome outcome = connection->tls->Receive(received, &text, &network);
+  if (in_handshake && !connection->in_handshake()) connection->since_ns = NowNs();
+  Queue(connection, network);
+  if (connection->broken) return "";
+  switch (outcome) {
+    case TlsSession::Outcome::kOpen: break;
+    case TlsSession::Outcome::kClosed:
+      if (text.empty()) OnClosed(connection);
+      break;
+    case TlsSession::Outcome::kPlainHttp:
+      connection->tls.reset();
+      Refuse(connection, 400, "this server speaks TLS: use https://");
+      break;
+    case TlsSession::Outcome::kBroken:
+      // It gets to know why.
+      SetState(connection, State::kClosing);
+      Flush(connection);
+      return "";
+  }
+  return text;
 }
 
 void HttpServer::Impl::TakeBytes(HttpConnection* connection, std::string_view bytes) {
+  if (!connection->reader.started()) connection->since_ns = NowNs();
   connection->has_next = false;
   const HttpRequestReader::Outcome outcome = connection->reader.Push(bytes);
   if (outcome.error != 0) {
@@ -326,6 +370,20 @@ void HttpServer::Impl::Refuse(HttpConnection* connection, int status, std::strin
 
 void HttpServer::Impl::Write(HttpConnection* connection, std::string_view bytes) {
   if (connection->broken) return;
+  if (connection->tls == nullptr) {
+    Queue(connection, bytes);
+    return;
+  }
+  std::string network;
+  if (!connection->tls->Send(bytes, &network)) {
+    Break(connection);
+    return;
+  }
+  Queue(connection, network);
+}
+
+void HttpServer::Impl::Queue(HttpConnection* connection, std::string_view bytes) {
+  if (connection->broken || bytes.empty()) return;
   if (connection->written == connection->out.size()) {
     connection->out.clear();
     connection->written = 0;
@@ -371,6 +429,9 @@ void HttpServer::Impl::EndOfAnswer(HttpConnection* connection) {
   if (connection->broken) return;
   if (!connection->keep_alive) {
     SetState(connection, State::kClosing);
+    std::string network;
+    if (connection->tls != nullptr) connection->tls->Close(&network);
+    Queue(connection, network);
     Flush(connection);
     return;
   }

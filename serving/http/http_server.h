@@ -3,7 +3,8 @@
 //
 // A client costs a descriptor and its buffers, no thread, so idle, slow and half-open clients are
 // harmless: when all places are taken, the client that has been without a request for longest goes.
-// A client that closes its sending side counts as gone.
+// A client that closes its sending side counts as gone. With an identity all of it is TLS
+// (tls.h); a handshake has the time of a request.
 //
 // The owner polls fd() for reading and calls HandleEvents(); it calls OnTick() a few times a
 // second. HttpReplies may be called any time, also from within the handler.
@@ -16,6 +17,7 @@
 
 #include "common/status.h"
 #include "serving/http/http.h"
+#include "serving/http/tls.h"
 
 namespace expertflow {
 
@@ -27,6 +29,7 @@ struct HttpServerOptions {
   int64_t idle_timeout_ns = 75'000'000'000;     // between requests
   int64_t write_timeout_ns = 30'000'000'000;    // an answer waits, and the client reads nothing
   size_t unsent_bytes_max = size_t{16} << 20;   // of one connection
+  const TlsIdentity* tls = nullptr;             // outlives the server; null: plain HTTP
 };
 
 class HttpServer final : public HttpReplies {

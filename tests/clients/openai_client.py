@@ -12,7 +12,7 @@ import asyncio
 import json
 import math
 import os
-import signal
+import ssl
 import struct
 import subprocess
 import sys
@@ -21,32 +21,11 @@ import urllib.error
 import urllib.request
 
 import pypi
+from server import Server, check, make_certificate
 
 PACKAGES = ["openai>=1.92,<3", "jsonschema>=4,<5"]
 TEMPLATE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tools_template.jinja")
-READY_S = 60
 QUESTION = [{"role": "user", "content": "Hello!"}]
-
-
-def start(program, model):
-    # A short folder of its own: a socket's path has little room.
-    folder = tempfile.TemporaryDirectory(prefix="efc-")
-    server = subprocess.Popen([program, "serve", "--model", model, "--listen", "127.0.0.1:0",
-                               "--workers", "2", "--chat-template", TEMPLATE],
-                              stdout=subprocess.PIPE, text=True,
-                              env={**os.environ, "XDG_RUNTIME_DIR": folder.name})
-    address = server.stdout.readline().split()[-1]
-    signal.alarm(READY_S)  # readline() has no time-out
-    if server.stdout.readline().strip() != "ready":
-        raise SystemExit("the server did not get ready")
-    signal.alarm(0)
-    return server, address, folder
-
-
-def check(condition, what):
-    if not condition:
-        raise SystemExit("failed: " + what)
-    print("ok:", what)
 
 
 def check_completions(client, model):
@@ -287,6 +266,22 @@ async def check_async(openai, address, model):
     check(len({answer.choices[0].text for answer in answers}) == 1, "20 at once, the same text")
 
 
+def check_tls(openai, address, trusted):
+    import httpx
+    with openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0,
+                       http_client=httpx.Client(verify=ssl.create_default_context(
+                           cafile=trusted))) as client:
+        model = client.models.list().data[0].id
+        check_completions(client, model)
+    with openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0) as client:
+        try:
+            client.models.list()
+        except openai.APIConnectionError:
+            check(True, "a certificate that nobody vouches for is not trusted")
+        else:
+            raise SystemExit("failed: an unknown certificate was trusted")
+
+
 def run_checks(address, folder):
     import openai
     with openai.OpenAI(base_url=address + "/v1", api_key="none", max_retries=0) as client:
@@ -304,24 +299,29 @@ def run_checks(address, folder):
     print("openai", openai.__version__)
 
 
+def run_inside(python, *arguments):
+    checks = subprocess.run([python, os.path.abspath(__file__), *arguments], check=False,
+                            timeout=240)
+    if checks.returncode != 0:
+        sys.exit(checks.returncode)
+
+
 def main():
     if sys.argv[1] == "--checks":
-        run_checks(sys.argv[2], sys.argv[3])
+        run_checks(*sys.argv[2:])
+        return
+    if sys.argv[1] == "--tls":
+        import openai
+        check_tls(openai, *sys.argv[2:])
         return
     program, model, venv = sys.argv[1:]
     python = pypi.install(venv, PACKAGES, ["openai", "jsonschema"])
-    server, address, folder = start(program, model)
-    try:
-        checks = subprocess.run([python, os.path.abspath(__file__), "--checks", address,
-                                 model],
-                                check=False, timeout=120)
-        server.send_signal(signal.SIGTERM)
-        ended = server.wait(timeout=30)
-        check(ended == 0, "the server ends with 0")
-        sys.exit(checks.returncode)
-    finally:
-        server.kill()
-        folder.cleanup()
+    with Server(program, model, "--workers", "2", "--chat-template", TEMPLATE) as server:
+        run_inside(python, "--checks", server.address, model)
+    with tempfile.TemporaryDirectory() as folder:
+        tls, trusted = make_certificate(folder)
+        with Server(program, model, *tls) as server:
+            run_inside(python, "--tls", server.address, trusted)
 
 
 main()

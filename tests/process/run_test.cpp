@@ -253,6 +253,7 @@ TEST(BadInputTest, IsRefusedInOneLine) {
   const struct {
     std::vector<std::string> arguments;
     std::vector<const char*> words;
+    bool serve = false;
   } cases[] = {
       {{"--model", kModel, "--workers", "0"}, {"--workers", "0"}},
       {{"--model", kModel, "--expert-memory", "1KB"}, {"--expert-memory", "expert"}},
@@ -268,9 +269,12 @@ TEST(BadInputTest, IsRefusedInOneLine) {
       {{"--model", "/nonexistent"}, {"/nonexistent"}},
       {{"--model", broken}, {"model.safetensors"}},
       {{"--model", kModel, "--tokenizer", kModel + "/config.json"}, {"config.json"}},
+      {{"--model", kModel, "--tls-cert", "/none.pem"}, {"--tls-cert", "--tls-key"}, true},
+      {{"--model", kModel, "--tls-cert", "/none.pem", "--tls-key", "/k"}, {"/none.pem"}, true},
   };
   for (const auto& test : cases) {
-    std::vector<std::string> arguments = {"run", "-p", "x"};
+    std::vector<std::string> arguments =
+        test.serve ? std::vector<std::string>{"serve"} : std::vector<std::string>{"run", "-p", "x"};
     arguments.insert(arguments.end(), test.arguments.begin(), test.arguments.end());
     Program program(arguments);
     EXPECT_EQ(program.Wait(), 2) << program.err();

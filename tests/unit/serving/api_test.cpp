@@ -442,12 +442,14 @@ TEST_F(ApiTest, EachKeyHasItsRate) {
 
 TEST_F(ApiTest, TheConfigurationIsShownToAllAndChangedByItsKeys) {
   ApiKeys next{.keys = {"secret-3"}, .admin = {"the-admin"}};
+  Status certificate = InvalidArgument("first.key: no key");
   Make({.model = "tiny",
         .vocab = 4096,
         .positions_max = 100,
         .keys = {.keys = {"secret-1"}, .admin = {"the-admin"}},
         .requested_config = R"({"workers":{"value":"2","source":"default"}})",
-        .read_keys = [&next]() -> Result<ApiKeys> { return next; }});
+        .read_keys = [&next]() -> Result<ApiKeys> { return next; },
+        .reload_certificate = [&certificate] { return certificate; }});
   const auto patch = [this](uint64_t connection, const std::string& key, const std::string& body) {
     api_->OnRequest({.connection = {connection},
                      .method = "PATCH",
@@ -465,6 +467,10 @@ TEST_F(ApiTest, TheConfigurationIsShownToAllAndChangedByItsKeys) {
   EXPECT_THAT(Response(3).body, HasSubstr(R"("param":"workers")"));
   EXPECT_EQ(patch(4, "the-admin", R"({"rate_limit":-1})"), 400);
   EXPECT_EQ(patch(5, "the-admin", R"({"rate_limit":5,"reload_keys":true})"), 200);
+  EXPECT_EQ(patch(8, "the-admin", R"({"reload_certificate":true})"), 400);
+  EXPECT_THAT(Response(8).body, HasSubstr("first.key"));
+  certificate = OkStatus();
+  EXPECT_EQ(patch(9, "the-admin", R"({"reload_certificate":true})"), 200);
   EXPECT_THAT(Response(5).body, HasSubstr(R"("rate_limit":5)"));
   Get(6, "/v1/models", "Bearer secret-1");
   EXPECT_EQ(Response(6).status, 401);

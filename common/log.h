@@ -4,9 +4,11 @@
 
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/status.h"
 
@@ -16,11 +18,21 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
 // "debug", "info", "warning", "error", "off"
 Result<LogLevel> ParseLogLevel(std::string_view text);
+std::string_view LogLevelName(LogLevel level);
 
 // Call once, before other threads start. `role` may be empty.
 void InitLog(LogLevel level, std::string role);
 bool LogEnabled(LogLevel level);
 void LogMessage(LogLevel level, std::string_view message);
+
+struct KeptLogLine {
+  int64_t time_ms = 0;  // since 1970, UTC
+  LogLevel level = LogLevel::kInfo;
+  std::string text;
+};
+// From now on the latest `lines` lines are kept, those of level kInfo too that are not printed.
+void KeepLog(size_t lines);
+std::vector<KeptLogLine> KeptLog();  // the oldest first; any thread
 
 template <typename... Args>
 void LogDebug(fmt::format_string<Args...> format, Args&&... args) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/log.h"
@@ -93,6 +94,8 @@ void Coordinator::OnWorkerMessage(Process* process, const Message& message, int6
     OnWorkerReady(process, *ready, now_ns);
   } else if (const auto* stats = std::get_if<WorkerStats>(&message)) {
     process->stats = *stats;
+  } else if (const auto* experts = std::get_if<ExpertReport>(&message)) {
+    OnExpertReport(process, *experts, now_ns);
   } else if (const auto* report = std::get_if<StepReport>(&message)) {
     OnStepReport(process, *report, now_ns);
   } else if (const auto* captured = std::get_if<CapturedPosition>(&message)) {
@@ -192,6 +195,17 @@ void Coordinator::OnWorkerReady(Process* process, const WorkerReady& ready, int6
   Assign();
 }
 
+void Coordinator::OnExpertReport(Process* process, const ExpertReport& report, int64_t now_ns) {
+  const uint64_t experts =
+      std::accumulate(report.experts.begin(), report.experts.end(), uint64_t{0});
+  if (report.layers.size() != report.experts.size() || report.rows.size() != experts ||
+      report.places.size() != experts) {
+    OnProcessGone(process->member.id, "it sent a report of experts that does not add up", now_ns);
+    return;
+  }
+  process->experts = report;
+}
+
 void Coordinator::OnHeartbeat(Process* process, const Heartbeat& heartbeat, int64_t now_ns) {
   if (!heartbeat.busy || !process->busy || heartbeat.progress != process->progress) {
     process->progress_ns = now_ns;
@@ -238,6 +252,7 @@ void Coordinator::TellClients() {
 void Coordinator::UpdatePhase() {
   if (!starting() || CountReady(ProcessRole::kWorker) < options_.workers_expected) return;
   phase_ = JobPhase::kReady;
+  LogInfo("the job takes requests");
   TellClients();
 }
 

@@ -101,6 +101,7 @@ class Coordinator {
     LoadProgress load;
     WorkerReady worker;
     WorkerStats stats;
+    ExpertReport experts;
     StoreReady store;
   };
   struct Request {
@@ -116,6 +117,7 @@ class Coordinator {
   // Takes the store in, or turns it away; false then.
   bool AcceptStore(Process* process, const StoreReady& ready, int64_t now_ns);
   void OnWorkerReady(Process* process, const WorkerReady& ready, int64_t now_ns);
+  void OnExpertReport(Process* process, const ExpertReport& report, int64_t now_ns);
   void OnHeartbeat(Process* process, const Heartbeat& heartbeat, int64_t now_ns);
   void OnFatal(ProcessId process, const FatalError& error, int64_t now_ns);
   // Tells the process why it cannot stay, and lets it go.
@@ -166,6 +168,7 @@ class Coordinator {
   // What grammars may use of the vocabulary: no special tokens.
   TokenBytes BytesOfTokens() const;
   void ToClient(ClientId client, const Message& message);
+  std::string ReportExperts() const;  // JSON
 
   const CoordinatorOptions& options_;
   const ServedModel& model_;

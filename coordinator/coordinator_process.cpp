@@ -28,6 +28,7 @@ constexpr int64_t kTickNs = 500'000'000;
 constexpr int64_t kStopNs = 1'500'000'000;
 constexpr int64_t kSignalStopNs = 600'000'000;  // mpirun kills within a second of its SIGTERM
 constexpr size_t kClientsMax = 256;
+constexpr size_t kEventsMax = 100;  // that status shows
 constexpr const char* kGenerationName = "generation_config.json";
 constexpr size_t kConfigBytesMax = size_t{1} << 20;
 
@@ -125,6 +126,7 @@ class CoordinatorProcess final : public CoordinatorPort {
 };
 
 Status CoordinatorProcess::Init(const std::vector<Member>& members) {
+  KeepLog(kEventsMax);
   ASSIGN_OR_RETURN(model_, LoadModel(options_));
   members_ = members;
   int32_t last_id = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -98,6 +99,15 @@ Json ProcessJson(const ProcessSnapshot& process) {
           {"last_heard_ms", process.last_heard_age_ns / 1'000'000}};
 }
 
+Json PercentilesJson(const LatencyWindow& window) {
+  Json json = {{"count", window.size()}};
+  for (const auto& [name, share] : {std::pair("p50", 0.5), {"p90", 0.9}, {"p99", 0.99}}) {
+    json[name] = nullptr;
+    if (window.size() > 0) json[name] = static_cast<double>(window.QuantileNs(share)) / 1e6;
+  }
+  return json;
+}
+
 uint64_t CountReady(const JobSnapshot& snapshot, ProcessRole role) {
   return static_cast<uint64_t>(std::count_if(
       snapshot.processes.begin(), snapshot.processes.end(),
@@ -157,6 +167,23 @@ void LatencyHistogram::Add(int64_t ns) {
   sum_ns += static_cast<uint64_t>(ns < 0 ? 0 : ns);
 }
 
+void LatencyWindow::Add(int64_t ns) {
+  if (values_ns_.size() < kValues) {
+    values_ns_.push_back(ns);
+    return;
+  }
+  values_ns_[next_] = ns;
+  next_ = (next_ + 1) % kValues;
+}
+
+int64_t LatencyWindow::QuantileNs(double share) const {
+  std::vector<int64_t> sorted = values_ns_;
+  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
+  const auto at = sorted.begin() + static_cast<ptrdiff_t>(std::max<size_t>(rank, 1) - 1);
+  std::nth_element(sorted.begin(), at, sorted.end());
+  return *at;
+}
+
 std::string StatusJson(const JobSnapshot& snapshot) {
   const JobCounters& counters = snapshot.counters;
   Json json = {{"job", snapshot.job},
@@ -175,6 +202,14 @@ std::string StatusJson(const JobSnapshot& snapshot) {
                {"processes", Json::array()},
                {"stores", Json::array()},
                {"workers", Json::array()}};
+  json["latency"] = {{"ttft_ms", PercentilesJson(counters.ttft.recent)},
+                     {"tpot_ms", PercentilesJson(counters.tpot.recent)}};
+  json["events"] = Json::array();
+  for (const KeptLogLine& line : snapshot.events) {
+    json["events"].push_back({{"time_ms", line.time_ms},
+                              {"level", std::string(LogLevelName(line.level))},
+                              {"text", line.text}});
+  }
   json["placement_digest"] = fmt::format("{:016x}", snapshot.placement_digest);
   for (const ProcessSnapshot& process : snapshot.processes) {
     json["processes"].push_back(ProcessJson(process));
@@ -239,8 +274,9 @@ std::string MetricsText(const JobSnapshot& snapshot) {
               counters.cached_tokens);
   text.Single("generated_tokens_total", "Tokens generated for finished requests", "counter",
               counters.generated_tokens);
-  text.Histogram("ttft_seconds", "Submission to first token", counters.ttft);
-  text.Histogram("tpot_seconds", "Mean time per token after the first, by request", counters.tpot);
+  text.Histogram("ttft_seconds", "Submission to first token", counters.ttft.all);
+  text.Histogram("tpot_seconds", "Mean time per token after the first, by request",
+                 counters.tpot.all);
   for (const WorkerFigure& figure : kWorkerFigures) {
     const std::string name =
         fmt::format("worker_{}{}", figure.name, figure.counter ? "_total" : "");
@@ -252,6 +288,29 @@ std::string MetricsText(const JobSnapshot& snapshot) {
     }
   }
   return text.Take();
+}
+
+std::string ExpertsJson(std::span<const WorkerExperts> workers) {
+  constexpr std::array<char, 3> kPlaces = {'.', 'l', 'r'};  // by ExpertPlace
+  Json json = {{"format", "expertflow-experts"}, {"version", 1}, {"workers", Json::array()}};
+  for (const WorkerExperts& worker : workers) {
+    const ExpertReport& report = worker.report;
+    Json layers = Json::array();
+    size_t begin = 0;
+    for (size_t i = 0; i < report.layers.size(); ++i) {
+      const size_t end = begin + report.experts[i];
+      Json rows = Json::array();
+      std::string places;
+      for (size_t expert = begin; expert < end; ++expert) {
+        rows.push_back(report.rows[expert]);
+        places += kPlaces[static_cast<size_t>(report.places[expert])];
+      }
+      layers.push_back({{"layer", report.layers[i]}, {"rows", rows}, {"places", places}});
+      begin = end;
+    }
+    json["workers"].push_back({{"id", worker.id.value}, {"layers", layers}});
+  }
+  return json.dump();
 }
 
 }  // namespace expertflow

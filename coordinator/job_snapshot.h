@@ -1,12 +1,14 @@
-// What `status` and `/metrics` show: a copy of the coordinator's state at one moment, and its two
-// renderings (docs/json.md, docs/metrics.md).
+// What `status`, `/metrics` and the page of the HTTP server show: a copy of the coordinator's state
+// at one moment, and its renderings (docs/json.md, docs/metrics.md).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "common/log.h"
 #include "transport/messages.h"
 #include "transport/wireup.h"
 
@@ -25,6 +27,32 @@ struct LatencyHistogram {
   void Add(int64_t ns);
 };
 
+// The latest values, for percentiles of now.
+class LatencyWindow {
+ public:
+  void Add(int64_t ns);
+  size_t size() const { return values_ns_.size(); }
+  // The smallest value that at least this share of all does not exceed. REQUIRES: size() > 0,
+  // 0 < share <= 1
+  int64_t QuantileNs(double share) const;
+
+ private:
+  static constexpr size_t kValues = 1000;
+
+  std::vector<int64_t> values_ns_;
+  size_t next_ = 0;  // the oldest, once all places are taken
+};
+
+struct Latencies {
+  LatencyHistogram all;
+  LatencyWindow recent;
+
+  void Add(int64_t ns) {
+    all.Add(ns);
+    recent.Add(ns);
+  }
+};
+
 struct JobCounters {
   uint64_t requests_done = 0;
   uint64_t requests_failed = 0;
@@ -38,8 +66,8 @@ struct JobCounters {
   uint64_t prompt_tokens = 0;
   uint64_t cached_tokens = 0;  // of the prompts
   uint64_t generated_tokens = 0;
-  LatencyHistogram ttft;
-  LatencyHistogram tpot;
+  Latencies ttft;
+  Latencies tpot;
 };
 
 struct ProcessSnapshot {
@@ -63,9 +91,16 @@ struct JobSnapshot {
   uint64_t placement_digest = 0;
   JobCounters counters;
   std::vector<ProcessSnapshot> processes;
+  std::vector<KeptLogLine> events;  // of the coordinator's log
+};
+
+struct WorkerExperts {
+  ProcessId id;
+  const ExpertReport& report;
 };
 
 std::string StatusJson(const JobSnapshot& snapshot);
 std::string MetricsText(const JobSnapshot& snapshot);
+std::string ExpertsJson(std::span<const WorkerExperts> workers);
 
 }  // namespace expertflow

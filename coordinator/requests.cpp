@@ -22,9 +22,13 @@ void Coordinator::OnClientMessage(ClientId client, const Message& message, int64
   } else if (const auto* cancel = std::get_if<CancelRequest>(&message)) {
     CancelRequestOf(client, cancel->request, now_ns);
   } else if (std::holds_alternative<StatusRequest>(message)) {
-    ToClient(client, StatusReply{StatusJson(Snapshot(now_ns))});
+    JobSnapshot snapshot = Snapshot(now_ns);
+    snapshot.events = KeptLog();
+    ToClient(client, StatusReply{StatusJson(snapshot)});
   } else if (std::holds_alternative<MetricsRequest>(message)) {
     ToClient(client, MetricsReply{MetricsText(Snapshot(now_ns))});
+  } else if (std::holds_alternative<ExpertsRequest>(message)) {
+    ToClient(client, ExpertsReply{ReportExperts()});
   } else if (std::holds_alternative<ShutdownRequest>(message)) {
     Stop("a client asked for it", now_ns);
   } else {
@@ -45,6 +49,14 @@ void Coordinator::OnClientGone(ClientId client) {
     ++counters_.requests_cancelled;
   }
   if (!orphans.empty()) Assign();
+}
+
+std::string Coordinator::ReportExperts() const {
+  std::vector<WorkerExperts> workers;
+  for (const auto& [id, process] : processes_) {
+    if (process.member.info.role == ProcessRole::kWorker) workers.push_back({id, process.experts});
+  }
+  return ExpertsJson(workers);
 }
 
 void Coordinator::ToClient(ClientId client, const Message& message) {

@@ -105,6 +105,7 @@ StartSequence Session::Start() const {
   start.sampling = request_.sampling;
   start.stop_tokens = stop_tokens_;
   start.grammar = request_.grammar;
+  start.trace_id = request_.trace_id;
   start.capture_logits = request_.capture_logits;
   start.capture_routes = request_.capture_routes;
   start.capture_logprobs = request_.logprobs;

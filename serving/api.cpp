@@ -10,6 +10,7 @@
 #include "common/log.h"
 #include "serving/json_text.h"
 #include "serving/openapi.h"
+#include "serving/page/status_page.h"
 
 namespace expertflow {
 namespace {
@@ -75,8 +76,8 @@ size_t Api::KeyOf(const HttpRequest& request, const std::vector<std::string>& ke
 bool Api::Admit(const HttpRequest& request) {
   const size_t key = KeyOf(request, keys_.keys);
   if (access_log_ != nullptr) access_log_->Begin(request, key);
-  // A probe has no key, and learns nothing but whether the server is well.
-  if (request.path.starts_with("/health")) return true;
+  // A probe has no key, and learns nothing but whether the server is well; the page asks for one.
+  if (request.path == "/" || request.path.starts_with("/health")) return true;
   if (!keys_.keys.empty() && key == 0 && KeyOf(request, keys_.admin) == 0) {
     Fail(request.connection, {.http_status = 401,
                               .message = "a valid API key is missing (Authorization: Bearer KEY)",
@@ -100,20 +101,24 @@ void Api::OnRequest(const HttpRequest& request) {
 }
 
 const Api::PathInfo* Api::Find(std::string_view path) {
-  static constexpr PathInfo kPaths[] = {{"/health", "GET"},
+  static constexpr PathInfo kPaths[] = {{"/", "GET"},
+                                        {"/health", "GET"},
                                         {"/health/live", "GET"},
                                         {"/metrics", "GET"},
                                         {"/openapi.json", "GET"},
                                         {"/v1/models", "GET"},
                                         {"/v1/models/", "GET"},  // and a name
                                         {"/v1/expertflow/status", "GET"},
+                                        {"/v1/expertflow/experts", "GET"},
                                         {"/v1/expertflow/config", "GET, PATCH"},
                                         {"/v1/completions", "POST"},
                                         {"/v1/chat/completions", "POST"},
                                         {"/tokenize", "POST"},
                                         {"/detokenize", "POST"}};
   for (const PathInfo& info : kPaths) {
-    const bool is_it = info.path.ends_with('/') ? path.starts_with(info.path) : path == info.path;
+    const bool is_it = info.path.size() > 1 && info.path.ends_with('/')
+                           ? path.starts_with(info.path)
+                           : path == info.path;
     if (is_it) return &info;
   }
   return nullptr;
@@ -141,7 +146,9 @@ void Api::Route(const HttpRequest& request) {
 }
 
 void Api::OnGet(const HttpRequest& request) {
-  if (request.path == "/health/live") {
+  if (request.path == "/") {
+    AnswerPage(request.connection);
+  } else if (request.path == "/health/live") {
     replies_->Respond(request.connection, {.body = R"({"live":true})"});
   } else if (request.path == "/health") {
     if (const std::string why = NotReady(); !why.empty()) {
@@ -153,6 +160,8 @@ void Api::OnGet(const HttpRequest& request) {
     AskJob(request, &metrics_questions_, MetricsRequest{});
   } else if (request.path == "/v1/expertflow/status") {
     AskJob(request, &status_questions_, StatusRequest{});
+  } else if (request.path == "/v1/expertflow/experts") {
+    AskJob(request, &experts_questions_, ExpertsRequest{});
   } else if (request.path == "/v1/expertflow/config") {
     AnswerConfig(request.connection);
   } else if (request.path == "/openapi.json") {
@@ -258,6 +267,17 @@ void Api::AnswerHealth(HttpConnectionId connection, const std::vector<std::strin
                                                      reasons.empty(), list)});
 }
 
+void Api::AnswerPage(HttpConnectionId connection) {
+  replies_->Respond(connection,
+                    {.content_type = "text/html; charset=utf-8",
+                     .body = std::string(StatusPageHtml()),
+                     .headers = {{"Content-Security-Policy",
+                                  "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                                  "'unsafe-inline'; img-src data:; connect-src 'self'; "
+                                  "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+                                 {"Cache-Control", "no-cache"}}});
+}
+
 void Api::AnswerModels(const HttpRequest& request) {
   const std::string model =
       fmt::format(R"({{"id":{},"object":"model","created":0,"owned_by":"expertflow",)"
@@ -333,6 +353,9 @@ void Api::OnJobMessage(const Message& message) {
   } else if (const auto* status = std::get_if<StatusReply>(&message)) {
     const Question question = take(&status_questions_);
     if (!question.answered) replies_->Respond(question.connection, {.body = status->json});
+  } else if (const auto* experts = std::get_if<ExpertsReply>(&message)) {
+    const Question question = take(&experts_questions_);
+    if (!question.answered) replies_->Respond(question.connection, {.body = experts->json});
   } else if (const auto* metrics = std::get_if<MetricsReply>(&message)) {
     const Question question = take(&metrics_questions_);
     if (!question.answered) AnswerMetrics(question, metrics->text);
@@ -341,7 +364,8 @@ void Api::OnJobMessage(const Message& message) {
 
 void Api::OnTick(int64_t now_ns) {
   now_ns_ = now_ns;
-  for (std::deque<Question>* questions : {&status_questions_, &metrics_questions_}) {
+  for (std::deque<Question>* questions :
+       {&status_questions_, &metrics_questions_, &experts_questions_}) {
     for (Question& question : *questions) {
       if (question.answered || now_ns - question.asked_ns < kAnswerNs) continue;
       question.answered = true;  // its place stays: answers come in order

@@ -4,7 +4,7 @@
 //
 // The folder: http/ (the server), api (routes and running requests), completion_request and
 // request_fields (what clients send), model_template and chat_template/ (chats to prompts),
-// completion_text, api_error and json_text (what they get).
+// completion_text, api_error and json_text (what they get), page/ (what a browser shows).
 #pragma once
 
 #include <cstdint>
@@ -133,6 +133,7 @@ class Api final : public HttpHandler {
   void ChangeConfig(const HttpRequest& request);
   void AnswerHealth(HttpConnectionId connection, const std::vector<std::string>& reasons);
   void AnswerModels(const HttpRequest& request);
+  void AnswerPage(HttpConnectionId connection);
   void AnswerMetrics(const Question& question, const std::string& text);
   void AskJob(const HttpRequest& request, std::deque<Question>* questions, const Message& message);
 
@@ -190,6 +191,7 @@ class Api final : public HttpHandler {
   uint64_t last_call_ = 0;
   std::deque<Question> status_questions_;
   std::deque<Question> metrics_questions_;
+  std::deque<Question> experts_questions_;
 };
 
 }  // namespace expertflow

@@ -142,6 +142,15 @@ constexpr std::string_view kOpenApi = R"json({
     }
    }
   },
+  "/v1/expertflow/experts": {
+   "get": {
+    "summary": "what each expert was used for, and where it is",
+    "responses": {
+     "200": {"$ref": "#/components/responses/Object"},
+     "default": {"$ref": "#/components/responses/Error"}
+    }
+   }
+  },
   "/v1/expertflow/config": {
    "get": {
     "summary": "options and what may change",

@@ -24,6 +24,10 @@ struct EnumMax<TablesKind> {
   static constexpr TablesKind value = TablesKind::kPredictor;
 };
 template <>
+struct EnumMax<ExpertPlace> {
+  static constexpr ExpertPlace value = ExpertPlace::kResident;
+};
+template <>
 struct EnumMax<FinishReason> {
   static constexpr FinishReason value = FinishReason::kError;
 };
@@ -73,8 +77,8 @@ auto Fields(T& m) {
 template <wire::Is<StartSequence> T>
 auto Fields(T& m) {
   return std::tie(m.sequence, m.tokens, m.prompt_tokens, m.max_new_tokens, m.rank, m.sampling,
-                  m.stop_tokens, m.grammar, m.capture_logits, m.capture_routes, m.capture_logprobs,
-                  m.capture_from);
+                  m.stop_tokens, m.grammar, m.trace_id, m.capture_logits, m.capture_routes,
+                  m.capture_logprobs, m.capture_from);
 }
 template <wire::Is<TokenBytes> T>
 auto Fields(T& m) {
@@ -129,6 +133,10 @@ auto Fields(T& m) {
                   m.reused_tokens, m.preemptions, m.kv_blocks_used, m.kv_blocks_kept,
                   m.kv_blocks_total, m.sequences, m.resident_bytes);
 }
+template <wire::Is<ExpertReport> T>
+auto Fields(T& m) {
+  return std::tie(m.layers, m.experts, m.rows, m.places);
+}
 template <wire::Is<Heartbeat> T>
 auto Fields(T& m) {
   return std::tie(m.progress, m.busy);
@@ -141,8 +149,8 @@ auto Fields(T& m) {
 template <wire::Is<SubmitRequest> T>
 auto Fields(T& m) {
   return std::tie(m.request, m.is_text, m.text, m.tokens, m.max_new_tokens, m.priority, m.sampling,
-                  m.stop, m.ignore_eos, m.grammar, m.capture_logits, m.capture_routes, m.logprobs,
-                  m.prompt_logprobs);
+                  m.stop, m.ignore_eos, m.grammar, m.trace_id, m.capture_logits, m.capture_routes,
+                  m.logprobs, m.prompt_logprobs);
 }
 template <wire::Is<CancelRequest> T>
 auto Fields(T& m) {
@@ -153,6 +161,10 @@ auto Fields(T&) {
   return std::tuple<>();
 }
 template <wire::Is<MetricsRequest> T>
+auto Fields(T&) {
+  return std::tuple<>();
+}
+template <wire::Is<ExpertsRequest> T>
 auto Fields(T&) {
   return std::tuple<>();
 }
@@ -188,6 +200,10 @@ auto Fields(T& m) {
 template <wire::Is<MetricsReply> T>
 auto Fields(T& m) {
   return std::tie(m.text);
+}
+template <wire::Is<ExpertsReply> T>
+auto Fields(T& m) {
+  return std::tie(m.json);
 }
 
 }  // namespace expertflow

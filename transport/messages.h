@@ -15,7 +15,7 @@
 
 namespace expertflow {
 
-inline constexpr uint16_t kProtocolVersion = 3;
+inline constexpr uint16_t kProtocolVersion = 4;
 
 enum class ProcessRole : uint8_t { kCoordinator = 0, kStore = 1, kWorker = 2 };
 
@@ -90,7 +90,8 @@ struct StartSequence {
   int64_t rank = 0;             // those of a lower one go first (worker/schedule)
   SamplingParams sampling;
   std::vector<int32_t> stop_tokens;  // generation ends with one of these; it is reported
-  std::string grammar;  // of what is generated (model/grammar/schema_grammar.h); empty: anything
+  std::string grammar;   // of what is generated (model/grammar/schema_grammar.h); empty: anything
+  std::string trace_id;  // 32 hex digits, for the timeline; empty: none
   // A CapturedPosition is sent for each position from capture_from on, when any of these is set.
   bool capture_logits = false;
   bool capture_routes = false;
@@ -207,6 +208,16 @@ struct WorkerStats {
   uint64_t resident_bytes = 0;  // proportional set size of the process
 };
 
+// What each expert was used for since the worker started, and where it is now. Experts are numbered
+// through, layer by layer. Sent along with the statistics when something has run.
+enum class ExpertPlace : uint8_t { kAbsent = 0, kLoading = 1, kResident = 2 };
+struct ExpertReport {
+  std::vector<uint32_t> layers;   // of the model, those with experts
+  std::vector<uint32_t> experts;  // in each of these
+  std::vector<uint64_t> rows;     // [all experts] tokens that were routed to it
+  std::vector<ExpertPlace> places;
+};
+
 struct Heartbeat {
   uint64_t progress = 0;  // grows while work is done: liveness and progress are watched apart
   bool busy = false;
@@ -233,7 +244,8 @@ struct SubmitRequest {
   SamplingParams sampling;
   std::vector<std::string> stop;  // strings that end generation; not part of the output
   bool ignore_eos = false;
-  std::string grammar;  // as StartSequence::grammar
+  std::string grammar;   // as StartSequence::grammar
+  std::string trace_id;  // as StartSequence::trace_id
   bool capture_logits = false;
   bool capture_routes = false;
   int32_t logprobs = -1;         // of each generated token; as StartSequence::capture_logprobs
@@ -246,6 +258,7 @@ struct CancelRequest {
 
 struct StatusRequest {};
 struct MetricsRequest {};
+struct ExpertsRequest {};
 struct ShutdownRequest {};
 
 // --- coordinator -> client ---------------------------------------------------------------------
@@ -296,12 +309,16 @@ struct StatusReply {
 struct MetricsReply {
   std::string text;
 };
+struct ExpertsReply {
+  std::string json;
+};
 
 using Message =
     std::variant<ProcessInfo, LoadProgress, StoreReady, AttachStore, StartSequence, CancelSequence,
                  Shutdown, WorkerReady, StepReport, CapturedPosition, SequenceFailed, WorkerStats,
                  Heartbeat, FatalError, SubmitRequest, CancelRequest, StatusRequest, MetricsRequest,
                  ShutdownRequest, JobState, TextDelta, RequestDone, RequestCapture, StatusReply,
-                 MetricsReply, TokenBytes, PublishTables>;
+                 MetricsReply, TokenBytes, PublishTables, ExpertReport, ExpertsRequest,
+                 ExpertsReply>;
 
 }  // namespace expertflow

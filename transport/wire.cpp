@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, kTypes> kNames = {
     "SequenceFailed", "WorkerStats",   "Heartbeat",      "FatalError",      "SubmitRequest",
     "CancelRequest",  "StatusRequest", "MetricsRequest", "ShutdownRequest", "JobState",
     "TextDelta",      "RequestDone",   "RequestCapture", "StatusReply",     "MetricsReply",
-    "TokenBytes",     "PublishTables"};
+    "TokenBytes",     "PublishTables", "ExpertReport",   "ExpertsRequest",  "ExpertsReply"};
 
 template <size_t kType>
 Message Emplace() {

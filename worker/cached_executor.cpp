@@ -90,6 +90,7 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
                    options.policy_time_most),
       observer_(observer),
       slot_bytes_(ExpertSlotBytes(source)),
+      rows_(source),
       forecast_cost_(options.policy_time_most),
       policy_(PolicyOptions(source, options), MakeStride(source, options)),
       slot_copy_(static_cast<size_t>(options.slots)),
@@ -180,6 +181,7 @@ Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
   RETURN_IF_ERROR(CheckLayerCall(source_, call));
   RETURN_IF_ERROR(groups_.Build(call));
   if (call.m == 0) return OkStatus();
+  rows_.Count(call.layer, groups_.demands());
   if (observer_ != nullptr) observer_->OnLayerBegin(call.layer, NowNs());
   chosen_.assign(call.ids, call.ids + static_cast<ptrdiff_t>(call.m) * call.top_k);
   Observe(call);
@@ -522,6 +524,23 @@ ExecutorStats CachedExecutor::stats() const {
   stats.link_bound = policy_.stride().link_bound();
   stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && policy_.planner().active();
   return stats;
+}
+
+ExpertReport CachedExecutor::experts() const {
+  ExpertReport report = rows_.Report(ExpertPlace::kAbsent);
+  const TransferEngine::Lock lock(engine_->mutex());
+  size_t at = 0;
+  for (size_t i = 0; i < report.layers.size(); ++i) {
+    const LayerId layer(static_cast<int32_t>(report.layers[i]));
+    for (uint32_t expert = 0; expert < report.experts[i]; ++expert, ++at) {
+      switch (policy_.cache().StateOf({layer, ExpertId(static_cast<int32_t>(expert))})) {
+        case SlotState::kFree: break;
+        case SlotState::kLoading: report.places[at] = ExpertPlace::kLoading; break;
+        case SlotState::kReady: report.places[at] = ExpertPlace::kResident; break;
+      }
+    }
+  }
+  return report;
 }
 
 Status CachedExecutor::CheckInvariants() const {

@@ -76,6 +76,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   // usable and later calls give right results.
   Status RunExperts(const MoeLayerCall& call) override;
   ExecutorStats stats() const override;
+  ExpertReport experts() const override;
   // Invariants of all policies; for tests.
   Status CheckInvariants() const;
 
@@ -125,6 +126,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
 
   // Of the current call, engine's thread.
   RowGroups groups_;
+  ExpertRows rows_;
   std::vector<ExpertJob> jobs_;
   std::vector<int32_t> job_buffers_;  // streaming buffers that jobs_ read
   std::vector<RoutedRow> routed_;

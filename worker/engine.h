@@ -76,7 +76,8 @@ class Engine {
   // One step. Failures of sequences are part of the output; an error is the engine's own and final.
   Status Step(StepOutput* output);
 
-  WorkerStats stats() const;  // any thread
+  WorkerStats stats() const;                                     // any thread
+  ExpertReport experts() const { return executor_->experts(); }  // any thread
 
  private:
   struct Sequence;

@@ -40,6 +40,7 @@ class EngineThread {
   uint64_t steps() const;
   bool busy() const;
   WorkerStats stats() const { return engine_->stats(); }
+  ExpertReport experts() const { return engine_->experts(); }
 
  private:
   using Command = std::variant<StartSequence, CancelSequence, TokenBytes>;

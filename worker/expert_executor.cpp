@@ -19,13 +19,14 @@ Status CheckLayerCall(const ExpertBlockSource& source, const MoeLayerCall& call)
 
 InPlaceExecutor::InPlaceExecutor(Device& device, const ExpertBlockSource& source,
                                  ExecutorObserver* observer)
-    : device_(device), source_(source), observer_(observer) {
+    : device_(device), source_(source), observer_(observer), rows_(source) {
   CHECK(device.properties().host_pointers);
 }
 
 Status InPlaceExecutor::RunExperts(const MoeLayerCall& call) {
   RETURN_IF_ERROR(CheckLayerCall(source_, call));
   RETURN_IF_ERROR(groups_.Build(call));
+  rows_.Count(call.layer, groups_.demands());
   if (observer_ != nullptr) observer_->OnLayerBegin(call.layer, NowNs());
   jobs_.clear();
   for (size_t g = 0; g < groups_.demands().size(); ++g) {

@@ -14,6 +14,7 @@
 #include "model/arch/moe_executor.h"
 #include "worker/executor_observer.h"
 #include "worker/expert_block_source.h"
+#include "worker/expert_rows.h"
 #include "worker/row_groups.h"
 
 namespace expertflow {
@@ -51,6 +52,8 @@ class ExpertExecutor : public MoeExecutor {
  public:
   // Any thread.
   virtual ExecutorStats stats() const = 0;
+  // What each expert was used for, and where it is.
+  virtual ExpertReport experts() const = 0;
 };
 
 class InPlaceExecutor final : public ExpertExecutor {
@@ -62,12 +65,14 @@ class InPlaceExecutor final : public ExpertExecutor {
   int32_t LookaheadLayers() const override { return 0; }
   Status RunExperts(const MoeLayerCall& call) override;
   ExecutorStats stats() const override;
+  ExpertReport experts() const override { return rows_.Report(ExpertPlace::kResident); }
 
  private:
   Device& device_;
   const ExpertBlockSource& source_;
   ExecutorObserver* observer_;
   RowGroups groups_;
+  ExpertRows rows_;
   std::vector<ExpertJob> jobs_;
   std::atomic<uint64_t> layers_{0};
   std::atomic<uint64_t> hits_{0};

@@ -85,6 +85,7 @@ class WorkerProcess {
   std::map<TablesKind, PublishTables> tables_;  // as published
   std::map<TablesKind, std::string> in_use_;    // names
   uint64_t beats_ = 0;
+  uint64_t reported_steps_ = UINT64_MAX;  // when the use of experts was last sent
 };
 
 WorkerProcess::~WorkerProcess() {
@@ -306,7 +307,10 @@ void WorkerProcess::SendHeartbeat() {
   heartbeat.progress = engine_ == nullptr ? ++beats_ : engine_->steps();
   heartbeat.busy = engine_ != nullptr && engine_->busy();
   Send(heartbeat);
-  if (engine_ != nullptr) Send(Stats());
+  if (engine_ == nullptr) return;
+  Send(Stats());
+  const uint64_t steps = engine_->steps();
+  if (std::exchange(reported_steps_, steps) != steps) Send(engine_->experts());
 }
 
 WorkerStats WorkerProcess::Stats() const {

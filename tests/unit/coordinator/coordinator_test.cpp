@@ -139,6 +139,25 @@ TEST_F(CoordinatorTest, AStoreWithAnotherModelIsRefused) {
   EXPECT_THAT(job_.coordinator->result()->message(), HasSubstr("another model"));
 }
 
+TEST_F(CoordinatorTest, TheUseOfExpertsIsPassedOnAndMustAddUp) {
+  job_.Start(2);
+  ExpertReport report{.layers = {3},
+                      .experts = {2},
+                      .rows = {7, 8},
+                      .places = {ExpertPlace::kResident, ExpertPlace::kAbsent}};
+  job_.Say(2, report);
+  job_.FromClient(1, ExpertsRequest{});
+  const auto& reply = std::get<ExpertsReply>(job_.received[ClientId(1)].back());
+  EXPECT_THAT(reply.json,
+              HasSubstr(R"({"id":2,"layers":[{"layer":3,"rows":[7,8],"places":"r."}]})"));
+  EXPECT_THAT(reply.json, HasSubstr(R"({"id":3,"layers":[]})"));
+  report.experts = {9};
+  job_.Say(3, report);
+  job_.FromClient(1, StatusRequest{});
+  EXPECT_THAT(std::get<StatusReply>(job_.received[ClientId(1)].back()).json,
+              ::testing::Not(HasSubstr(R"("id": 3)")));
+}
+
 // --- requests ----------------------------------------------------------------------------------
 
 TEST_F(CoordinatorTest, TheDeltasAreTheWholeText) {

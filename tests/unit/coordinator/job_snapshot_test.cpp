@@ -63,6 +63,48 @@ TEST(StatusJsonTest, TextThatIsNotUtf8DoesNoHarm) {
   EXPECT_TRUE(nlohmann::json::accept(StatusJson(snapshot)));
 }
 
+TEST(StatusJsonTest, LatestLatenciesAndEventsAreShown) {
+  JobSnapshot snapshot = Sample();
+  auto json = nlohmann::json::parse(StatusJson(snapshot));
+  EXPECT_TRUE(json["latency"]["ttft_ms"]["p50"].is_null());
+  EXPECT_TRUE(json["events"].empty());
+  for (int64_t ms = 100; ms >= 1; --ms) snapshot.counters.ttft.Add(ms * 1'000'000);
+  snapshot.events = {{.time_ms = 5, .level = LogLevel::kWarning, .text = "a \"worker\" died"}};
+  json = nlohmann::json::parse(StatusJson(snapshot));
+  EXPECT_EQ(json["latency"]["ttft_ms"]["p50"], 50.0);
+  EXPECT_EQ(json["latency"]["ttft_ms"]["p99"], 99.0);
+  EXPECT_EQ(json["latency"]["ttft_ms"]["count"], 100);
+  EXPECT_EQ(json["latency"]["tpot_ms"]["count"], 0);
+  EXPECT_EQ(json["events"][0]["level"], "warning");
+  EXPECT_EQ(json["events"][0]["text"], "a \"worker\" died");
+}
+
+TEST(LatencyWindowTest, OldValuesAreForgotten) {
+  LatencyWindow window;
+  for (int i = 0; i < 1000; ++i) window.Add(7);
+  for (int i = 0; i < 999; ++i) window.Add(3);
+  EXPECT_EQ(window.size(), 1000U);
+  EXPECT_EQ(window.QuantileNs(0.99), 3);
+  EXPECT_EQ(window.QuantileNs(1), 7);
+  window.Add(3);
+  EXPECT_EQ(window.QuantileNs(1), 3);
+}
+
+TEST(ExpertsJsonTest, ExpertsAreShownByLayer) {
+  const ExpertReport report{
+      .layers = {1, 3},
+      .experts = {2, 3},
+      .rows = {5, 0, 1, 2, 3},
+      .places = {ExpertPlace::kResident, ExpertPlace::kAbsent, ExpertPlace::kLoading,
+                 ExpertPlace::kResident, ExpertPlace::kResident}};
+  const ExpertReport none;
+  const WorkerExperts workers[] = {{ProcessId(2), report}, {ProcessId(4), none}};
+  EXPECT_EQ(ExpertsJson(workers),
+            R"({"format":"expertflow-experts","version":1,"workers":[{"id":2,"layers":[)"
+            R"({"layer":1,"rows":[5,0],"places":"r."},{"layer":3,"rows":[1,2,3],"places":"lrr"}]},)"
+            R"({"id":4,"layers":[]}]})");
+}
+
 TEST(LatencyHistogramTest, BoundsAreInclusiveAndTheRestIsCounted) {
   LatencyHistogram histogram;
   histogram.Add(500'000);

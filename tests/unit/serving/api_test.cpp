@@ -440,6 +440,30 @@ TEST_F(ApiTest, EachKeyHasItsRate) {
   EXPECT_EQ(ask(8, "secret-1"), 429);
 }
 
+TEST_F(ApiTest, ThePageNeedsNoKeyAndItsFiguresDo) {
+  Make({.model = "tiny", .vocab = 4096, .positions_max = 100, .keys = {.keys = {"secret-1"}}});
+  api_->OnJobMessage(JobState{.phase = JobPhase::kReady});
+  Get(1, "/");
+  EXPECT_EQ(Response(1).status, 200);
+  EXPECT_EQ(Response(1).content_type, "text/html; charset=utf-8");
+  EXPECT_THAT(Response(1).body, HasSubstr("<title>ExpertFlow</title>"));
+  EXPECT_EQ(Response(1).headers.at(0).first, "Content-Security-Policy");
+  for (const char* elsewhere : {"http://", "https://", "src=\"/", "@import", "url("}) {
+    EXPECT_EQ(Response(1).body.find(elsewhere), std::string::npos) << elsewhere;
+  }
+  Get(2, "/v1/expertflow/experts");
+  EXPECT_EQ(Response(2).status, 401);
+  Get(3, "/v1/expertflow/experts", "Bearer secret-1");
+  Get(4, "/v1/expertflow/status", "Bearer secret-1");
+  ASSERT_EQ(ToJob<ExpertsRequest>().size(), 1U);
+  api_->OnJobMessage(StatusReply{.json = "{\"a\":1}"});
+  api_->OnJobMessage(ExpertsReply{.json = "{\"b\":2}"});
+  EXPECT_EQ(Response(3).body, "{\"b\":2}");
+  EXPECT_EQ(Response(4).body, "{\"a\":1}");
+  Get(5, "/nothing");
+  EXPECT_EQ(Response(5).status, 401);
+}
+
 TEST_F(ApiTest, TheConfigurationIsShownToAllAndChangedByItsKeys) {
   ApiKeys next{.keys = {"secret-3"}, .admin = {"the-admin"}};
   Status certificate = InvalidArgument("first.key: no key");

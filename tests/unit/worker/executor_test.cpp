@@ -201,6 +201,28 @@ TEST(CachedExecutor, ResidentModelOnlyHits) {
   EXPECT_EQ(after.slots_used, static_cast<uint64_t>(RandomMoe::TotalExperts()));
 }
 
+TEST(CachedExecutor, TheUseAndPlaceOfEachExpertIsReported) {
+  Rig rig(DType::kBF16, Options(6));
+  std::mt19937_64 random(5);
+  RandomStep step(random, /*allow_prefill=*/true);
+  ASSERT_TRUE(rig.RunLayer(step, 0).ok());
+  std::vector<float> out;
+  const MoeLayerCall call = step.Call(0, 0, &out);
+  const ExpertReport cached = rig.cached->experts();
+  std::vector<uint64_t> expected(cached.rows.size());
+  for (int32_t i = 0; i < call.m * call.top_k; ++i) ++expected[static_cast<size_t>(call.ids[i])];
+  EXPECT_EQ(cached.rows, expected);
+  EXPECT_EQ(cached.experts,
+            std::vector<uint32_t>(cached.layers.size(), static_cast<uint32_t>(call.experts)));
+  const auto absent = std::count(cached.places.begin(), cached.places.end(), ExpertPlace::kAbsent);
+  EXPECT_EQ(cached.places.size() - static_cast<size_t>(absent), rig.cached->stats().slots_used);
+
+  const ExpertReport in_place = rig.in_place->experts();
+  EXPECT_EQ(in_place.rows, expected);
+  EXPECT_EQ(in_place.places,
+            std::vector<ExpertPlace>(RandomMoe::TotalExperts(), ExpertPlace::kResident));
+}
+
 TEST(CachedExecutor, PrefetchFindsExpertsBeforeTheyAreNeeded) {
   Rig with(DType::kBF16, Options(24, 1));
   Rig without(DType::kBF16, Options(24, 0));

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -220,6 +221,11 @@ TEST_F(WorkerProcessTest, AttachesAStoreAndRunsASequence) {
   EXPECT_EQ(last.decode_tokens, 7u);
   EXPECT_EQ(last.sequences, 0u);
   EXPECT_GT(last.resident_bytes, 0u);
+  // Nine tokens went through each layer.
+  const ExpertReport experts = All<ExpertReport>().back();
+  const auto rows = std::accumulate(experts.rows.begin(), experts.rows.end(), uint64_t{0});
+  EXPECT_GT(rows, 0u);
+  EXPECT_EQ(rows % (9 * experts.layers.size()), 0u);
 }
 
 // The coordinator must not move a sequence between workers whose caches round differently.

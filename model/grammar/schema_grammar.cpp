@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +14,8 @@
 
 #include "common/json_string.h"
 #include "model/grammar/json_grammar.h"
+#include "model/grammar/number_grammar.h"
+#include "model/grammar/pattern_grammar.h"
 
 namespace expertflow {
 namespace {
@@ -61,6 +64,8 @@ class SchemaCompiler {
   NodeId AnyOf(const Json& schema, const std::string& where, NodeId next);
   NodeId Literals(const Json& values, const std::string& where, NodeId next);
   NodeId OfType(const Json& schema, const std::string& type, const std::string& where, NodeId next);
+  NodeId String(const Json& schema, const std::string& where, NodeId next);
+  NodeId Number(const Json& schema, const std::string& type, const std::string& where, NodeId next);
   NodeId Object(const Json& schema, const std::string& where, NodeId next);
   NodeId Array(const Json& schema, const std::string& where, NodeId next);
   // A rule of its own.
@@ -193,20 +198,59 @@ NodeId SchemaCompiler::OfType(const Json& schema, const std::string& type, const
                               NodeId next) {
   if (type == "object") return Object(schema, where, next);
   if (type == "array") return Array(schema, where, next);
-  if (type == "string") {
-    CheckKeywords(schema, where, {"type", "minLength", "maxLength"});
-    const uint32_t min = Count(schema, where, "minLength").value_or(0);
-    const std::optional<uint32_t> max = Count(schema, where, "maxLength");
-    if (max && *max < min) Refuse(where, "maxLength is less than minLength");
-    return json_.String(min, max, next);
-  }
+  if (type == "string") return String(schema, where, next);
+  if (type == "integer" || type == "number") return Number(schema, type, where, next);
   CheckKeywords(schema, where, {"type"});
-  if (type == "integer") return json_.Integer(next);
-  if (type == "number") return json_.Number(next);
   if (type == "null") return grammar_.Text("null", next);
   if (type == "boolean")
     return grammar_.Either(grammar_.Text("true", next), grammar_.Text("false", next));
   Refuse(where, fmt::format("type: there is no type {}", type));
+}
+
+NodeId SchemaCompiler::String(const Json& schema, const std::string& where, NodeId next) {
+  for (const char* keyword : {"pattern", "format"}) {
+    const auto found = schema.find(keyword);
+    if (found == schema.end()) continue;
+    CheckKeywords(schema, where, {keyword, "type"});
+    if (!found->is_string()) Refuse(where, fmt::format("{}: expected text", keyword));
+    const auto& text = found->get_ref<const std::string&>();
+    const std::string pattern = keyword[0] == 'f' ? PatternOfFormat(text) : text;
+    if (pattern.empty()) Refuse(where, fmt::format("{}: {} is not supported", keyword, text));
+    const Result<NodeId> node = StringMatching(pattern, &grammar_, grammar_.Text("\"", next));
+    if (!node.ok()) Refuse(where, fmt::format("{}: {}", keyword, node.status().message()));
+    return grammar_.Text("\"", *node);
+  }
+  CheckKeywords(schema, where, {"type", "minLength", "maxLength"});
+  const uint32_t min = Count(schema, where, "minLength").value_or(0);
+  const std::optional<uint32_t> max = Count(schema, where, "maxLength");
+  if (max && *max < min) Refuse(where, "maxLength is less than minLength");
+  return json_.String(min, max, next);
+}
+
+NodeId SchemaCompiler::Number(const Json& schema, const std::string& type, const std::string& where,
+                              NodeId next) {
+  CheckKeywords(schema, where,
+                {"type", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"});
+  NumberBounds bounds;
+  bounds.integer = type == "integer";
+  const auto take = [&](const char* keyword, bool exclusive, auto tighter,
+                        std::optional<double>* bound, bool* bound_exclusive) {
+    const auto found = schema.find(keyword);
+    if (found == schema.end()) return;
+    if (!found->is_number()) Refuse(where, fmt::format("{}: expected a number", keyword));
+    const auto value = found->get<double>();
+    if (*bound && !tighter(value, **bound) && !(exclusive && value == **bound)) return;
+    *bound = value;
+    *bound_exclusive = exclusive;
+  };
+  take("minimum", false, std::greater<>(), &bounds.min, &bounds.min_exclusive);
+  take("exclusiveMinimum", true, std::greater<>(), &bounds.min, &bounds.min_exclusive);
+  take("maximum", false, std::less<>(), &bounds.max, &bounds.max_exclusive);
+  take("exclusiveMaximum", true, std::less<>(), &bounds.max, &bounds.max_exclusive);
+  if (!bounds.min && !bounds.max) return bounds.integer ? json_.Integer(next) : json_.Number(next);
+  const Result<NodeId> node = NumberWithin(bounds, &grammar_, next);
+  if (!node.ok()) Refuse(where, node.status().message());
+  return *node;
 }
 
 NodeId SchemaCompiler::Object(const Json& schema, const std::string& where, NodeId next) {

@@ -134,6 +134,12 @@ SCHEMAS = [
                         "minItems": 2, "maxItems": 2}}},
     {"type": "array", "items": {"type": "number"}, "minItems": 1, "maxItems": 4},
     {"enum": ["a", "b", 3, {"x": []}]},
+    {"type": "object", "properties": {
+        "code": {"type": "string", "pattern": "^[A-Z]{2}-\\d{3}$"},
+        "day": {"type": "string", "format": "date"},
+        "share": {"type": "number", "minimum": 0, "exclusiveMaximum": 1},
+        "count": {"type": "integer", "minimum": -12, "maximum": 340}},
+     "required": ["code", "day", "share", "count"], "additionalProperties": False},
 ]
 
 
@@ -152,7 +158,8 @@ def check_formats(client, model):
         for options in [{"temperature": 0}, {"temperature": 2, "seed": 1},
                         {"temperature": 2, "seed": 2}]:
             text = content(schema, **options)
-            jsonschema.validate(json.loads(text), schema)
+            jsonschema.validate(json.loads(text), schema,
+                                format_checker=jsonschema.FormatChecker())
             check(text == content(schema, **options), "valid, and the same again: " + text)
     any_object = client.chat.completions.create(
         model=model, messages=QUESTION, max_tokens=60, temperature=1.5, seed=5,
@@ -227,11 +234,11 @@ def check_errors(openai, client, model):
     try:
         client.chat.completions.create(model=model, messages=QUESTION, response_format={
             "type": "json_schema", "json_schema": {"name": "x", "schema": {
-                "type": "string", "pattern": "a+"}}})
+                "type": "integer", "multipleOf": 2}}})
     except openai.BadRequestError as error:
-        check("pattern is not supported" in error.message, "an unsupported keyword is named")
+        check("multipleOf is not supported" in error.message, "an unsupported keyword is named")
     else:
-        raise SystemExit("failed: a pattern was taken")
+        raise SystemExit("failed: multipleOf was taken")
     try:
         client.chat.completions.create(model="another", messages=QUESTION)
     except openai.NotFoundError as error:

@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":7}})",
                 "response_format"},
         BadCase{R"({"prompt":"a","response_format":{"type":"json_schema","json_schema":{"schema":
-                {"type":"string","pattern":"a"}}}})",
+                {"type":"string","pattern":"(?=a)b"}}}})",
                 "response_format"},
         BadCase{R"({"prompt":"a","response_format":{"type":"json_object"},"ignore_eos":true})",
                 "ignore_eos"},

@@ -4,6 +4,17 @@
 
 namespace expertflow {
 
+std::optional<DType> CommonQuantisedType(DType a, DType b) {
+  if (a == b) return a;
+  const auto holds = [](DType wide, DType narrow) {
+    return (narrow == DType::kInt4 && (wide == DType::kUInt4 || wide == DType::kInt8)) ||
+           (narrow == DType::kUInt4 && wide == DType::kInt8);
+  };
+  if (holds(a, b)) return a;
+  if (holds(b, a)) return b;
+  return std::nullopt;
+}
+
 std::string_view DTypeName(DType dtype) {
   switch (dtype) {
     case DType::kF32: return "F32";
@@ -11,6 +22,9 @@ std::string_view DTypeName(DType dtype) {
     case DType::kBF16: return "BF16";
     case DType::kInt8: return "INT8";
     case DType::kInt4: return "INT4";
+    case DType::kUInt4: return "UINT4";
+    case DType::kMxfp4: return "MXFP4";
+    case DType::kFp8: return "F8_E4M3";
   }
   return "?";
 }

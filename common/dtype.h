@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "common/status.h"
@@ -13,16 +14,26 @@ enum class DType : uint32_t {  // values are part of the store format
   kF32 = 0,
   kF16 = 1,
   kBF16 = 2,
-  // Matrices of experts only: integers, and a float32 scale for each kQuantisedGroup elements of a
-  // row. The integers lie row by row (kInt4: see device/ops.h), the scales after them, likewise.
-  kInt8 = 3,
-  kInt4 = 4,
+  // Matrices of experts only: a code for each element, and a scale for each kQuantisedGroup
+  // elements
+  // of a row. The codes lie row by row (those of 4 bits: see device/ops.h), the scales after them,
+  // likewise: float32, but for kMxfp4. A weight is
+  kInt8 = 3,   // integer * scale
+  kInt4 = 4,   // (code - 8) * scale
+  kUInt4 = 5,  // (code - zero point) * scale; a byte for each group's zero point after the scales
+  kMxfp4 = 6,  // e2m1 * 2^(byte - 127), as OCP Microscaling Formats 1.0 has it
+  kFp8 = 7,    // e4m3 (no infinities) * scale
 };
 
 inline constexpr uint64_t kQuantisedGroup = 32;
 
 constexpr bool IsQuantised(DType dtype) {
-  return dtype == DType::kInt8 || dtype == DType::kInt4;
+  return dtype >= DType::kInt8;
+}
+
+// Of a quantised element's code: 4 or 8.
+constexpr uint64_t CodeBits(DType dtype) {
+  return dtype == DType::kInt8 || dtype == DType::kFp8 ? 8 : 4;
 }
 
 // Of an element; of a quantised one without its share of a scale, and rounded up.
@@ -31,18 +42,27 @@ constexpr size_t DTypeBytes(DType dtype) {
   return dtype == DType::kF32 ? 4 : 2;
 }
 
+// The smaller of kInt4, kUInt4 and kInt8 that holds the integers of both; of other types only equal
+// ones have one.
+std::optional<DType> CommonQuantisedType(DType a, DType b);
+
 // Where the scales of a quantised matrix begin. REQUIRES: kQuantisedGroup divides `elements`
 constexpr uint64_t ScalesOffset(DType dtype, uint64_t elements) {
-  const uint64_t bytes = dtype == DType::kInt4 ? elements / 2 : elements;
-  return (bytes + 63) / 64 * 64;
+  return (elements * CodeBits(dtype) / 8 + 63) / 64 * 64;
+}
+// Where the zero points of a kUInt4 matrix begin.
+constexpr uint64_t ZerosOffset(uint64_t elements) {
+  return ScalesOffset(DType::kUInt4, elements) + elements / kQuantisedGroup * sizeof(float);
 }
 // Of a whole matrix.
 constexpr uint64_t MatrixBytes(DType dtype, uint64_t elements) {
   if (!IsQuantised(dtype)) return elements * DTypeBytes(dtype);
-  return ScalesOffset(dtype, elements) + elements / kQuantisedGroup * sizeof(float);
+  const uint64_t groups = elements / kQuantisedGroup;
+  if (dtype == DType::kUInt4) return ZerosOffset(elements) + groups;
+  return ScalesOffset(dtype, elements) + groups * (dtype == DType::kMxfp4 ? 1 : sizeof(float));
 }
 
-// "F32", "F16", "BF16": the safetensors spelling; "INT8", "INT4".
+// "F32", "F16", "BF16", "F8_E4M3": the safetensors spelling; "INT8", "INT4", "UINT4", "MXFP4".
 std::string_view DTypeName(DType dtype);
 // Accepts the safetensors spelling of floats; any other type is refused by name.
 Result<DType> ParseDType(std::string_view text);

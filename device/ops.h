@@ -3,10 +3,10 @@
 // Activations are float32, row-major, one row per token. Weights are in the checkpoint's type (F32,
 // F16, BF16) and are raised to float32; sums are float32.
 //
-// Matrices of Linear, Mlp and ExpertMlp may be quantised (common/dtype.h): a weight is its integer
-// times its group's scale, rounded to float32, so the result is bit by bit that of the same matrix
-// as F32. INT4 keeps integer + 8 in 4 bits: of each 16 elements the first eight in the low halves
-// of eight bytes, the others in the high halves.
+// Matrices of Linear, Mlp and ExpertMlp may be quantised (common/dtype.h): a weight is what its
+// code stands for times its group's scale, rounded to float32, so the result is bit by bit that of
+// the same matrix as F32. Codes of 4 bits: of each 16 elements the first eight are in the low
+// halves of eight bytes, the others in the high halves.
 //
 // Batch invariance: a row's result does not depend on which other rows are in the call, on the
 // number of threads, or on the machine, as long as devices name the same arithmetic

@@ -1,5 +1,5 @@
-// Quantises a matrix for a store: integers with a scale for each group of a row (common/dtype.h). A
-// pure function; any thread.
+// Matrices of quantised types for a store (common/dtype.h): from numbers, or from codes and scales
+// that a checkpoint has. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,18 @@ struct QuantisationError {
   double relative() const;
 };
 
-struct QuantiseOptions {
-  DType dtype = DType::kInt8;
-  // The values may be integers times one number already, as those of other quantised forms are: a
-  // group is kept as it is where that number and its integers can be found.
-  bool evenly_spaced = false;
-};
-
-// Symmetric: the scale is the group's largest absolute value by 127 (kInt8) or 7 (kInt4), so no
-// element is off by more than half a scale, and roundings. A value that is not finite is an error.
+// Each group by itself, to the nearest codes. The scale makes the largest absolute value 127
+// (kInt8), 7 (kInt4) or 448 (kFp8) steps; kUInt4 spreads its 16 codes from the smallest to the
+// largest value, and zero is one of them; kMxfp4 takes the power of two that loses less of the one
+// whose 4 is next below the largest absolute value (OCP Microscaling Formats 1.0) and of its
+// double. A value that is not finite is an error.
 // REQUIRES: IsQuantised(dtype), whole groups, `out` has MatrixBytes(dtype, values.size())
-Status QuantiseGroups(std::span<const float> values, const QuantiseOptions& options,
-                      std::span<uint8_t> out, QuantisationError* error);
+Status QuantiseGroups(std::span<const float> values, DType dtype, std::span<uint8_t> out,
+                      QuantisationError* error);
+
+// Codes and scales as GroupedCodes (tensor_decoder.h) has them, laid out as a matrix.
+// REQUIRES: as above; every code has a place in `dtype`
+void PlaceGroups(std::span<const int8_t> codes, std::span<const float> scales, DType dtype,
+                 std::span<uint8_t> out);
 
 }  // namespace expertflow

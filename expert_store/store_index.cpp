@@ -15,7 +15,7 @@ bool IsDType(uint32_t value) {
 }
 
 bool IsMatrixDType(uint32_t value) {
-  return value <= static_cast<uint32_t>(DType::kInt4);
+  return value <= static_cast<uint32_t>(DType::kFp8);
 }
 
 bool Fits(uint64_t offset, uint64_t bytes, uint64_t total_bytes) {

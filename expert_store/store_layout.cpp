@@ -120,6 +120,7 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
   StoreLayout layout;
   ASSIGN_OR_RETURN(layout.tensors_, ModelTensors::Resolve(plan, checkpoint));
   const ModelTensors& tensors = layout.tensors_;
+  const std::optional<DType> quantised = quantise ? quantise : tensors.experts_kept_as();
   std::string names;
   std::vector<DenseEntry> dense;
   std::vector<ExpertEntry> experts;
@@ -176,7 +177,7 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
     entry.expert = spec.key.expert.value;
     entry.intermediate = spec.gate.shape[0];
     entry.hidden = spec.gate.shape[1];
-    layout.expert_dtype_ = quantise.value_or(tensors.Get(spec.gate.source()).dtype);
+    layout.expert_dtype_ = quantised.value_or(tensors.Get(spec.gate.source()).dtype);
     entry.dtype = static_cast<uint32_t>(layout.expert_dtype_);
     std::optional<DType> bias;
     if (spec.has_biases) bias = tensors.Get(spec.gate_bias.source()).dtype;
@@ -196,9 +197,9 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
                    .entry = experts.size(),
                    .offset = entry.offset,
                    .bytes = entry.bytes,
-                   .pieces = {MakePiece(spec.gate, tensors, geometry.gate_offset, quantise),
-                              MakePiece(spec.up, tensors, geometry.up_offset, quantise),
-                              MakePiece(spec.down, tensors, geometry.down_offset, quantise)}};
+                   .pieces = {MakePiece(spec.gate, tensors, geometry.gate_offset, quantised),
+                              MakePiece(spec.up, tensors, geometry.up_offset, quantised),
+                              MakePiece(spec.down, tensors, geometry.down_offset, quantised)}};
     if (bias) {
       unit.pieces.push_back(MakePiece(spec.gate_bias, tensors, geometry.gate_bias_offset));
       unit.pieces.push_back(MakePiece(spec.up_bias, tensors, geometry.up_bias_offset));

@@ -45,7 +45,8 @@ struct StoreUnit {
 class StoreLayout {
  public:
   // Finds the plan's tensors in the checkpoint. `config_json` is kept in the store as it is.
-  // With `quantise` the experts' matrices become that type.
+  // The experts' matrices become `quantise`. Without it they are as they are in the checkpoint: in
+  // the smallest quantised type that holds all of them, or as floats.
   static Result<StoreLayout> Make(const WeightPlan& plan, const Checkpoint& checkpoint,
                                   const std::string& config_json,
                                   std::optional<DType> quantise = std::nullopt);

@@ -209,31 +209,43 @@ class Filler {
   // A whole matrix: its scales come after all of its integers.
   Status CopyQuantised(const StoreUnit& unit, const StorePiece& piece, Reader* reader,
                        Hasher* hasher) {
+    const TensorDecoder* decoder = piece.source->decoder.get();
+    const CodeDecoder* codes = decoder != nullptr ? decoder->codes() : nullptr;
+    std::vector<uint8_t> bytes(piece.bytes);
+    if (codes != nullptr && CommonQuantisedType(codes->kept_as(), piece.dtype) == piece.dtype) {
+      std::vector<int8_t> integers(piece.rows * piece.cols);
+      std::vector<float> scales(integers.size() / kQuantisedGroup);
+      RETURN_IF_ERROR(codes->DecodeCodes(*reader, WholeRows(piece), {integers, scales}));
+      PlaceGroups(integers, scales, piece.dtype, bytes);
+    } else {
+      RETURN_IF_ERROR(Quantise(piece, reader, bytes));
+    }
+    hasher->Update(bytes.data(), bytes.size());
+    RETURN_IF_ERROR(WriteAt(fd_, name_, unit.offset + piece.offset, bytes));
+    done_bytes_ += bytes.size();
+    return OkStatus();
+  }
+
+  static RowRange WholeRows(const StorePiece& piece) {
+    return {.first = piece.first / piece.cols,
+            .step = piece.row_stride / piece.cols,
+            .count = piece.rows};
+  }
+
+  Status Quantise(const StorePiece& piece, Reader* reader, std::span<uint8_t> bytes) {
     std::vector<float> values(piece.rows * piece.cols);
     if (piece.source->decoder) {
-      RETURN_IF_ERROR(piece.source->decoder->Decode(*reader,
-                                                    {.first = piece.first / piece.cols,
-                                                     .step = piece.row_stride / piece.cols,
-                                                     .count = piece.rows},
-                                                    values));
+      RETURN_IF_ERROR(piece.source->decoder->Decode(*reader, WholeRows(piece), values));
     } else {
       std::vector<uint8_t> read;
       RETURN_IF_ERROR(Gather(piece, reader, &read));
       WidenNumbers(read, FromDType(piece.source->dtype), values);
     }
-    std::vector<uint8_t> bytes(piece.bytes);
     QuantisationError error;
-    const TensorDecoder* decoder = piece.source->decoder.get();
-    const Status quantised = QuantiseGroups(
-        values,
-        {.dtype = piece.dtype, .evenly_spaced = decoder != nullptr && decoder->evenly_spaced()},
-        bytes, &error);
+    const Status quantised = QuantiseGroups(values, piece.dtype, bytes, &error);
     if (!quantised.ok()) {
       return quantised.WithContext(fmt::format("tensor {}", piece.source->info->Where()));
     }
-    hasher->Update(bytes.data(), bytes.size());
-    RETURN_IF_ERROR(WriteAt(fd_, name_, unit.offset + piece.offset, bytes));
-    done_bytes_ += bytes.size();
     if (options_.quantised) {
       const std::lock_guard lock(mutex_);
       options_.quantised(*piece.source->info, error);

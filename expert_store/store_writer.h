@@ -18,7 +18,8 @@ struct StoreFillOptions {
   int threads = 0;  // 0: enough to keep the disk busy
   // Called on the calling thread about ten times a second, and at the end of a success.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
-  // Optional; of each matrix that is quantised, from any thread, one call at a time.
+  // Optional; of each matrix that is quantised and was not before, from any thread, one call at a
+  // time.
   std::function<void(const TensorInfo& tensor, const QuantisationError& error)> quantised;
   // Optional; the fill ends with kCancelled soon after it turns true.
   const std::atomic<bool>* cancelled = nullptr;

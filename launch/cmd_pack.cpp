@@ -42,6 +42,9 @@ std::optional<DType> QuantisedType(const Options& options) {
   const std::string quant = options.Text("quant");
   if (quant == "int8") return DType::kInt8;
   if (quant == "int4") return DType::kInt4;
+  if (quant == "uint4") return DType::kUInt4;
+  if (quant == "mxfp4") return DType::kMxfp4;
+  if (quant == "fp8") return DType::kFp8;
   return std::nullopt;
 }
 

@@ -86,20 +86,23 @@ Status SizesWithoutWeights(ModelSource* model) {
   ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Parse(model->config_json, "config.json"));
   ASSIGN_OR_RETURN(const std::string older, config.StringOr("torch_dtype", "bfloat16"));
   ASSIGN_OR_RETURN(const std::string dtype, config.StringOr("dtype", older));
-  model->expert_dtype = dtype == "float32"   ? DType::kF32
-                        : dtype == "float16" ? DType::kF16
-                                             : DType::kBF16;
+  const DType unquantised = dtype == "float32"   ? DType::kF32
+                            : dtype == "float16" ? DType::kF16
+                                                 : DType::kBF16;
   const WeightPlan& plan = model->architecture->weights();
-  model->expert_dtype = StoredType(plan.quantisation, model->expert_dtype);
-  const uint64_t element = DTypeBytes(model->expert_dtype);
+  const DType floats = StoredFloatType(plan.quantisation, unquantised);
+  model->expert_dtype = StoredExpertType(plan.quantisation, unquantised);
+  const uint64_t element = DTypeBytes(floats);
   for (const TensorSpec& tensor : plan.dense) {
     ASSIGN_OR_RETURN(const uint64_t bytes, TensorBytes(tensor.shape, element));
     model->sizes.dense_bytes += AlignUp(bytes, kTensorAlignment);
   }
   if (!plan.experts.empty()) {
     const std::vector<int64_t>& gate = plan.experts.front().gate.shape;
+    constexpr auto kGroup = static_cast<int64_t>(kQuantisedGroup);
     std::optional<DType> bias;
-    if (plan.experts.front().has_biases) bias = model->expert_dtype;
+    if (plan.experts.front().has_biases) bias = floats;
+    if (gate[0] % kGroup != 0 || gate[1] % kGroup != 0) model->expert_dtype = floats;
     ASSIGN_OR_RETURN(const ExpertGeometry geometry,
                      PlaceExpert(gate[1], gate[0], model->expert_dtype, bias));
     model->sizes.expert_block_bytes = geometry.block_bytes;

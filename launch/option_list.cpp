@@ -654,7 +654,7 @@ constexpr OptionSpec kOptions[] = {
     {"quant",
      Type::kChoice,
      kPack,
-     "keep|int8|int4",
+     "keep|fp8|int8|int4|uint4|mxfp4",
      "keep",
      "what the experts' matrices become",
      {.command_line_only = true}},

@@ -296,7 +296,10 @@ void Register() {
       for (const auto& [arm, run] :
            {std::pair("ours_bf16", &OneProduct<OurProduct<DType::kBF16>>),
             std::pair("ours_int8", &OneProduct<OurProduct<DType::kInt8>>),
-            std::pair("ours_int4", &OneProduct<OurProduct<DType::kInt4>>)}) {
+            std::pair("ours_int4", &OneProduct<OurProduct<DType::kInt4>>),
+            std::pair("ours_uint4", &OneProduct<OurProduct<DType::kUInt4>>),
+            std::pair("ours_mxfp4", &OneProduct<OurProduct<DType::kMxfp4>>),
+            std::pair("ours_fp8", &OneProduct<OurProduct<DType::kFp8>>)}) {
         benchmark::RegisterBenchmark((arm + name).c_str(), run, shape, m)
             ->MeasureProcessCPUTime()
             ->UseRealTime();

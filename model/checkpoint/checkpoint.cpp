@@ -179,7 +179,7 @@ const TensorInfo* Checkpoint::Find(std::string_view name) const {
 
 uint64_t Checkpoint::file_bytes() const {
   uint64_t bytes = 0;
-  if (gguf_ != nullptr && !tensors_.empty()) bytes = tensors_.front()->file->bytes().size();
+  if (gguf_ != nullptr) bytes = gguf_->file_bytes();
   for (const SafetensorsFile& file : files_) {
     if (!file.tensors().empty()) bytes += file.tensors().front().file->bytes().size();
   }

@@ -24,10 +24,8 @@ Status ReadNumbers(TensorReader& reader, const TensorInfo& tensor, std::vector<f
 
 // The error names the tensor.
 Status CheckFinite(const TensorInfo& tensor, std::span<const float> values);
-
-// The values of OCP's E2M1.
-inline constexpr float kE2m1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                    -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+// Of scales with codes of up to `largest`.
+Status CheckProducts(const TensorInfo& tensor, std::span<const float> scales, float largest);
 
 // 2^(bits - 127) as OCP's E8M0 has it; 255: NaN.
 inline float PowerOfTwo(uint8_t bits) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "common/small_floats.h"
 #include "model/checkpoint/decoder_tools.h"
 
 namespace expertflow {
@@ -13,16 +14,10 @@ namespace {
 constexpr uint64_t kMxfp4Block = 32;
 constexpr uint64_t kMxfp4Bytes = kMxfp4Block / 2;
 
-// 1 sign, 4 exponent (bias 7), 3 mantissa bits; no infinities; 0x7f and 0xff are NaN.
 std::array<float, 256> MakeE4m3Table() {
   std::array<float, 256> table{};
-  for (int bits = 0; bits < 256; ++bits) {
-    const int exponent = (bits >> 3) & 15;
-    const int mantissa = bits & 7;
-    float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-    if (exponent == 15 && mantissa == 7) value = NAN;
-    table[static_cast<size_t>(bits)] = (bits & 0x80) != 0 ? -value : value;
+  for (size_t bits = 0; bits < table.size(); ++bits) {
+    table[bits] = FloatFromE4m3(static_cast<uint8_t>(bits));
   }
   return table;
 }
@@ -32,13 +27,49 @@ const std::array<float, 256>& E4m3Table() {
   return kTable;
 }
 
-class Fp8Decoder final : public TensorDecoder {
+class Fp8Decoder final : public TensorDecoder, public CodeDecoder {
  public:
   Fp8Decoder(const QuantisedParts& parts, uint64_t cols, uint64_t block_rows, uint64_t block_cols)
       : parts_(parts), cols_(cols), block_rows_(block_rows), block_cols_(block_cols) {}
 
   Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const override {
     const std::array<float, 256>& table = E4m3Table();
+    RETURN_IF_ERROR(
+        ForRows(reader, rows, [&](uint64_t r, std::span<const uint8_t> bytes, const float* scales) {
+          float* to = out.data() + r * cols_;
+          for (uint64_t c = 0; c < cols_; ++c) to[c] = table[bytes[c]] * scales[c / block_cols_];
+        }));
+    return CheckFinite(*parts_.values, out);
+  }
+
+  const CodeDecoder* codes() const override {
+    const bool whole_groups = cols_ % kQuantisedGroup == 0 && block_cols_ % kQuantisedGroup == 0;
+    return whole_groups ? this : nullptr;
+  }
+  DType kept_as() const override { return DType::kFp8; }
+  Status DecodeCodes(TensorReader& reader, const RowRange& rows,
+                     const GroupedCodes& out) const override {
+    const std::array<float, 256>& table = E4m3Table();
+    const uint64_t groups = cols_ / kQuantisedGroup;
+    bool finite = true;
+    RETURN_IF_ERROR(
+        ForRows(reader, rows, [&](uint64_t r, std::span<const uint8_t> bytes, const float* scales) {
+          for (uint64_t c = 0; c < cols_; ++c) {
+            finite = finite && std::isfinite(table[bytes[c]]);
+            out.codes[r * cols_ + c] = static_cast<int8_t>(bytes[c]);
+          }
+          for (uint64_t g = 0; g < groups; ++g) {
+            out.scales[r * groups + g] = scales[g * kQuantisedGroup / block_cols_];
+          }
+        }));
+    if (!finite) return CheckFinite(*parts_.values, std::array{NAN});
+    return CheckProducts(*parts_.scales, out.scales, 2 * kE4m3Max);
+  }
+
+ private:
+  // Calls fn(number, bytes, scales of the blocks) for each row.
+  template <typename Fn>
+  Status ForRows(TensorReader& reader, const RowRange& rows, const Fn& fn) const {
     std::vector<float> scales;
     RETURN_IF_ERROR(ReadNumbers(reader, *parts_.scales, &scales));
     RETURN_IF_ERROR(CheckFinite(*parts_.scales, scales));
@@ -47,25 +78,46 @@ class Fp8Decoder final : public TensorDecoder {
     for (uint64_t r = 0; r < rows.count; ++r) {
       const uint64_t row = rows.first + r * rows.step;
       RETURN_IF_ERROR(reader.Read(*parts_.values, row * cols_, bytes));
-      const float* row_scales = scales.data() + row / block_rows_ * scale_cols;
-      float* to = out.data() + r * cols_;
-      for (uint64_t c = 0; c < cols_; ++c) to[c] = table[bytes[c]] * row_scales[c / block_cols_];
+      fn(r, std::span<const uint8_t>(bytes), scales.data() + row / block_rows_ * scale_cols);
     }
-    return CheckFinite(*parts_.values, out);
+    return OkStatus();
   }
 
- private:
   const QuantisedParts parts_;
   const uint64_t cols_;
   const uint64_t block_rows_;
   const uint64_t block_cols_;
 };
 
-class Mxfp4Decoder final : public TensorDecoder {
+class Mxfp4Decoder final : public TensorDecoder, public CodeDecoder {
  public:
   Mxfp4Decoder(const QuantisedParts& parts, uint64_t cols) : parts_(parts), cols_(cols) {}
 
   Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const override {
+    RETURN_IF_ERROR(ForBytes(reader, rows, [&](uint64_t at, uint8_t byte, float scale) {
+      out[at] = kE2m1[byte & 15] * scale;
+      out[at + 1] = kE2m1[byte >> 4] * scale;
+    }));
+    return CheckFinite(*parts_.scales, out);
+  }
+
+  const CodeDecoder* codes() const override { return this; }
+  DType kept_as() const override { return DType::kMxfp4; }
+  Status DecodeCodes(TensorReader& reader, const RowRange& rows,
+                     const GroupedCodes& out) const override {
+    static_assert(kMxfp4Block == kQuantisedGroup);
+    RETURN_IF_ERROR(ForBytes(reader, rows, [&](uint64_t at, uint8_t byte, float scale) {
+      out.codes[at] = static_cast<int8_t>(byte & 15);
+      out.codes[at + 1] = static_cast<int8_t>(byte >> 4);
+      out.scales[at / kMxfp4Block] = scale;
+    }));
+    return CheckProducts(*parts_.scales, out.scales, kE2m1[7]);
+  }
+
+ private:
+  // Calls fn(number of the first of its two elements in all rows, byte, scale) for each byte.
+  template <typename Fn>
+  Status ForBytes(TensorReader& reader, const RowRange& rows, const Fn& fn) const {
     const uint64_t blocks = cols_ / kMxfp4Block;
     std::vector<uint8_t> bytes(blocks * kMxfp4Bytes);
     std::vector<uint8_t> exponents(blocks);
@@ -73,17 +125,13 @@ class Mxfp4Decoder final : public TensorDecoder {
       const uint64_t row = rows.first + r * rows.step;
       RETURN_IF_ERROR(reader.Read(*parts_.values, row * bytes.size(), bytes));
       RETURN_IF_ERROR(reader.Read(*parts_.scales, row * blocks, exponents));
-      float* to = out.data() + r * cols_;
       for (size_t i = 0; i < bytes.size(); ++i) {
-        const float scale = PowerOfTwo(exponents[i / kMxfp4Bytes]);
-        to[2 * i] = kE2m1[bytes[i] & 15] * scale;
-        to[2 * i + 1] = kE2m1[bytes[i] >> 4] * scale;
+        fn(r * cols_ + 2 * i, bytes[i], PowerOfTwo(exponents[i / kMxfp4Bytes]));
       }
     }
-    return CheckFinite(*parts_.scales, out);
+    return OkStatus();
   }
 
- private:
   const QuantisedParts parts_;
   const uint64_t cols_;
 };

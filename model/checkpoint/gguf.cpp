@@ -6,12 +6,19 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <tuple>
 #include <utility>
 
 namespace expertflow {
 namespace {
+
+// Of a file in parts.
+constexpr const char* kPartCount = "split.count";
+constexpr const char* kPartNumber = "split.no";
+constexpr const char* kPartTensors = "split.tensors.count";
+constexpr int64_t kPartsMax = 1 << 16;
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint64_t kDefaultAlignment = 32;
@@ -289,18 +296,69 @@ Result<GgufContent> ParseGguf(std::span<const uint8_t> file, std::string_view fi
 }
 
 Result<GgufFile> GgufFile::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(GgufFile result, OpenOne(path));
+  RETURN_IF_ERROR(result.AddParts());
+  return result;
+}
+
+Result<GgufFile> GgufFile::OpenOne(const std::string& path) {
   GgufFile result;
   ASSIGN_OR_RETURN(MappedFile mapped, MappedFile::Open(path));
-  result.file_ = std::make_unique<MappedFile>(std::move(mapped));
-  ASSIGN_OR_RETURN(result.content_, ParseGguf(result.file_->bytes(), path));
+  const auto& file = result.files_.emplace_back(std::make_unique<MappedFile>(std::move(mapped)));
+  ASSIGN_OR_RETURN(result.content_, ParseGguf(file->bytes(), path));
   for (const SafetensorsEntry& entry : result.content_.tensors) {
     TensorInfo info;
     static_cast<SafetensorsEntry&>(info) = entry;
-    info.data = result.file_->bytes().subspan(info.file_offset, info.bytes);
-    info.file = result.file_.get();
+    info.data = file->bytes().subspan(info.file_offset, info.bytes);
+    info.file = file.get();
     result.tensors_.push_back(std::move(info));
   }
   return result;
+}
+
+// Names and keys are those of llama-gguf-split.
+Status GgufFile::AddParts() {
+  ASSIGN_OR_RETURN(const int64_t count, IntOr(kPartCount, 0, kPartsMax, 1));
+  if (count <= 1) return OkStatus();
+  ASSIGN_OR_RETURN(const int64_t number, Int(kPartNumber, 0, count - 1));
+  const std::string ending = fmt::format("-{:05}-of-{:05}.gguf", 1, count);
+  if (number != 0 || !path().ends_with(ending)) {
+    return Error(kPartNumber, fmt::format("part {} of {}; expected the first, with a name that "
+                                          "ends in {} and the others beside it",
+                                          number + 1, count, ending));
+  }
+  const std::string stem = path().substr(0, path().size() - ending.size());
+  for (int64_t i = 1; i < count; ++i) {
+    ASSIGN_OR_RETURN(GgufFile part,
+                     OpenOne(fmt::format("{}-{:05}-of-{:05}.gguf", stem, i + 1, count)));
+    ASSIGN_OR_RETURN(const int64_t its_count, part.Int(kPartCount, 0, kPartsMax));
+    ASSIGN_OR_RETURN(const int64_t its_number, part.Int(kPartNumber, 0, kPartsMax));
+    if (its_count != count || its_number != i) {
+      return part.Error(kPartNumber, fmt::format("expected part {} of {}, found part {} of {}",
+                                                 i + 1, count, its_number + 1, its_count));
+    }
+    std::move(part.files_.begin(), part.files_.end(), std::back_inserter(files_));
+    std::move(part.tensors_.begin(), part.tensors_.end(), std::back_inserter(tensors_));
+  }
+  std::sort(tensors_.begin(), tensors_.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  const auto twice =
+      std::adjacent_find(tensors_.begin(), tensors_.end(),
+                         [](const auto& a, const auto& b) { return a.name == b.name; });
+  if (twice != tensors_.end()) {
+    return InvalidArgument(fmt::format("tensor '{}' is in two files: {} and {}", twice->name,
+                                       twice->file->path(), std::next(twice)->file->path()));
+  }
+  const auto found = static_cast<int64_t>(tensors_.size());
+  ASSIGN_OR_RETURN(const int64_t tensors, IntOr(kPartTensors, 0, INT32_MAX, found));
+  if (tensors == found) return OkStatus();
+  return Error(kPartTensors, fmt::format("expected {} tensors, the parts hold {}", tensors, found));
+}
+
+uint64_t GgufFile::file_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& file : files_) bytes += file->bytes().size();
+  return bytes;
 }
 
 const TensorInfo* GgufFile::Find(std::string_view name) const {

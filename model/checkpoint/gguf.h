@@ -1,6 +1,6 @@
-// One GGUF file (versions 2 and 3, little-endian): its metadata and the extents of its tensors, all
-// checked before any tensor byte is touched. Errors name the file and the key or tensor. Immutable
-// after Open; any thread may read.
+// A GGUF file (versions 2 and 3, little-endian), with the other parts of a split one: its metadata
+// and the extents of its tensors, all checked before any tensor byte is touched. Errors name the
+// file and the key or tensor. Immutable after Open; any thread may read.
 #pragma once
 
 #include <cstdint>
@@ -50,9 +50,12 @@ Result<GgufContent> ParseGguf(std::span<const uint8_t> file, std::string_view fi
 
 class GgufFile {
  public:
+  // Of a file in parts ("NAME-00001-of-00003.gguf") the first, which has the metadata; the others
+  // lie beside it. A part that is missing or another file's is an error that names it.
   static Result<GgufFile> Open(const std::string& path);
 
-  const std::string& path() const { return file_->path(); }
+  const std::string& path() const { return files_.front()->path(); }
+  uint64_t file_bytes() const;                                         // of all parts
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  // sorted by name
   // Null when there is none. Both stay valid when this object is moved.
   const TensorInfo* Find(std::string_view name) const;
@@ -75,10 +78,12 @@ class GgufFile {
 
  private:
   GgufFile() = default;
+  static Result<GgufFile> OpenOne(const std::string& path);
+  Status AddParts();
   Result<const GgufValue*> Need(std::string_view key, bool is_array) const;
 
-  std::unique_ptr<MappedFile> file_;
-  GgufContent content_;
+  std::vector<std::unique_ptr<MappedFile>> files_;
+  GgufContent content_;  // of the first
   std::vector<TensorInfo> tensors_;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/half.h"
+#include "common/small_floats.h"
 #include "model/checkpoint/decoder_tools.h"
 #include "model/checkpoint/gguf_decoder.h"
 
@@ -124,7 +125,42 @@ void DecodeMxfp4(const uint8_t* block, float* out) {
   }
 }
 
+// The codes of a block that has one scale; of 4 bits as they are. `bits5` has fifth bits, or is
+// null.
+void NibbleCodes(const uint8_t* low, const uint8_t* bits5, int offset, int8_t* codes) {
+  for (int i = 0; i < 32; ++i) {
+    int code = i < 16 ? low[i] & 15 : low[i - 16] >> 4;
+    if (bits5 != nullptr) code |= FifthBit(bits5, i);
+    codes[i] = static_cast<int8_t>(code - offset);
+  }
+}
+
 }  // namespace
+
+std::optional<DType> KeptGgufType(ElementType type) {
+  switch (type) {
+    case ElementType::kGgufQ4_0: return DType::kInt4;
+    case ElementType::kGgufQ5_0:
+    case ElementType::kGgufQ8_0: return DType::kInt8;
+    case ElementType::kGgufMxfp4: return DType::kMxfp4;
+    default: return std::nullopt;
+  }
+}
+
+void DecodeGgufCodes(ElementType type, std::span<const uint8_t> bytes, const GroupedCodes& out) {
+  const uint64_t width = ElementTypeBytes(type);
+  for (size_t g = 0; g < out.scales.size(); ++g) {
+    const uint8_t* block = bytes.data() + g * width;
+    int8_t* codes = out.codes.data() + g * kQuantisedGroup;
+    out.scales[g] = type == ElementType::kGgufMxfp4 ? PowerOfTwo(block[0]) : HalfAt(block);
+    switch (type) {
+      case ElementType::kGgufQ4_0: NibbleCodes(block + 2, nullptr, 8, codes); break;
+      case ElementType::kGgufQ5_0: NibbleCodes(block + 6, block + 2, 16, codes); break;
+      case ElementType::kGgufMxfp4: NibbleCodes(block + 1, nullptr, 0, codes); break;
+      default: std::memcpy(codes, block + 2, kQuantisedGroup);  // Q8_0
+    }
+  }
+}
 
 void DecodeGgufBlocks(ElementType type, std::span<const uint8_t> bytes, std::span<float> out) {
   void (*decode)(const uint8_t*, float*) = nullptr;

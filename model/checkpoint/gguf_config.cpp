@@ -348,11 +348,6 @@ constexpr Row kArchitectures[] = {
 
 Result<std::string> GgufConfigJson(const GgufFile& file) {
   ASSIGN_OR_RETURN(const std::string architecture, file.Text("general.architecture"));
-  ASSIGN_OR_RETURN(const int64_t parts, file.IntOr("split.count", 0, 1 << 16, 1));
-  if (parts > 1) {
-    return file.Error("split.count",
-                      fmt::format("one of {} files; merge them with llama-gguf-split", parts));
-  }
   const auto* row =
       std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
                    [&](const Row& known) { return known.architecture == architecture; });

@@ -8,7 +8,7 @@
 namespace expertflow {
 namespace {
 
-class GgufRowsDecoder final : public TensorDecoder {
+class GgufRowsDecoder final : public TensorDecoder, public CodeDecoder {
  public:
   GgufRowsDecoder(const TensorInfo& tensor, const GgufRows& rows, uint64_t cols)
       : tensor_(tensor),
@@ -16,24 +16,43 @@ class GgufRowsDecoder final : public TensorDecoder {
         cols_(cols),
         row_bytes_(cols / ElementTypeBlock(tensor.type) * ElementTypeBytes(tensor.type)) {}
 
-  bool evenly_spaced() const override {
-    return tensor_.type == ElementType::kGgufQ4_0 || tensor_.type == ElementType::kGgufQ5_0 ||
-           tensor_.type == ElementType::kGgufQ8_0;
+  Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const override {
+    RETURN_IF_ERROR(
+        ForRows(reader, rows, [&](uint64_t first, uint64_t count, std::span<const uint8_t> bytes) {
+          DecodeGgufBlocks(tensor_.type, bytes, out.subspan(first * cols_, count * cols_));
+        }));
+    return CheckFinite(tensor_, out);
   }
 
-  Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const override {
+  const CodeDecoder* codes() const override { return KeptGgufType(tensor_.type) ? this : nullptr; }
+  DType kept_as() const override { return *KeptGgufType(tensor_.type); }
+  Status DecodeCodes(TensorReader& reader, const RowRange& rows,
+                     const GroupedCodes& out) const override {
+    const uint64_t groups = cols_ / kQuantisedGroup;
+    RETURN_IF_ERROR(
+        ForRows(reader, rows, [&](uint64_t first, uint64_t count, std::span<const uint8_t> bytes) {
+          DecodeGgufCodes(tensor_.type, bytes,
+                          {out.codes.subspan(first * cols_, count * cols_),
+                           out.scales.subspan(first * groups, count * groups)});
+        }));
+    return CheckProducts(tensor_, out.scales, tensor_.type == ElementType::kGgufMxfp4 ? 6 : 256);
+  }
+
+ private:
+  // Calls fn(first row, rows, their bytes) for rows that lie together.
+  template <typename Fn>
+  Status ForRows(TensorReader& reader, const RowRange& rows, const Fn& fn) const {
     const bool together = rows_.head_rows == 0 && rows.step == 1;
     const uint64_t at_once = together ? rows.count : 1;
     std::vector<uint8_t> bytes(at_once * row_bytes_);
     for (uint64_t r = 0; r < rows.count; r += at_once) {
       const uint64_t row = rows_.first + RowInFile(rows.first + r * rows.step);
       RETURN_IF_ERROR(reader.Read(tensor_, row * row_bytes_, bytes));
-      DecodeGgufBlocks(tensor_.type, bytes, out.subspan(r * cols_, at_once * cols_));
+      fn(r, at_once, std::span<const uint8_t>(bytes));
     }
-    return CheckFinite(tensor_, out);
+    return OkStatus();
   }
 
- private:
   uint64_t RowInFile(uint64_t row) const {
     if (rows_.head_rows == 0) return row;
     const uint64_t in_head = row % rows_.head_rows, half = rows_.head_rows / 2;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "model/checkpoint/tensor_decoder.h"
@@ -20,6 +21,11 @@ struct GgufRows {
 // Blocks of one of GGUF's types, or F32, F16, BF16. REQUIRES: `bytes` has those of out.size()
 // elements
 void DecodeGgufBlocks(ElementType type, std::span<const uint8_t> bytes, std::span<float> out);
+
+// The quantised type that holds the blocks of `type` as they are.
+std::optional<DType> KeptGgufType(ElementType type);
+// Their codes and scales. REQUIRES: KeptGgufType(type)
+void DecodeGgufCodes(ElementType type, std::span<const uint8_t> bytes, const GroupedCodes& out);
 
 std::unique_ptr<TensorDecoder> MakeGgufDecoder(const TensorInfo& tensor, const GgufRows& rows,
                                                uint64_t cols);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "model/checkpoint/decoder_tools.h"
@@ -22,35 +23,98 @@ Status ReadWords(TensorReader& reader, const TensorInfo& tensor, std::vector<uin
                      {reinterpret_cast<uint8_t*>(out->data()), out->size() * sizeof(uint32_t)});
 }
 
-// Scales and zero points by [group, output], as floats.
+// Scales and zero points by [group, output].
 struct Groups {
   std::vector<float> scales;
-  std::vector<float> zeros;
+  std::vector<int32_t> zeros;
   std::vector<uint32_t> of_input;
 };
 
-class GroupDecoder : public TensorDecoder {
+// What both formats make of their integers: Derived has ForEach(reader, rows, fn), which calls
+// fn(row of the output, input, integer - zero point, scale) for each weight.
+template <typename Derived>
+class GroupDecoder : public TensorDecoder, public CodeDecoder {
  public:
   bool reads_all() const final { return true; }
-  bool evenly_spaced() const final { return true; }
+
+  Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const final {
+    RETURN_IF_ERROR(derived().ForEach(
+        reader, rows, [&](uint64_t r, uint64_t input, int32_t integer, float scale) {
+          out[r * inputs_ + input] = static_cast<float>(integer) * scale;
+        }));
+    return CheckFinite(*parts_.scales, out);
+  }
+
+  const CodeDecoder* codes() const final { return kept_as_ ? this : nullptr; }
+  DType kept_as() const final { return *kept_as_; }
+  Status DecodeCodes(TensorReader& reader, const RowRange& rows,
+                     const GroupedCodes& out) const final {
+    RETURN_IF_ERROR(derived().ForEach(
+        reader, rows, [&](uint64_t r, uint64_t input, int32_t integer, float scale) {
+          const uint64_t at = r * inputs_ + input;
+          out.codes[at] = static_cast<int8_t>(integer);
+          out.scales[at / kQuantisedGroup] = scale;
+        }));
+    return CheckProducts(*parts_.scales, out.scales, 256);
+  }
 
  protected:
   GroupDecoder(const QuantisedParts& parts, uint64_t outputs, uint64_t inputs, uint64_t group_size)
       : parts_(parts), outputs_(outputs), inputs_(inputs), group_size_(group_size) {}
 
+  // Zero points in the middle give signed integers.
+  void KeepIfPossible(uint32_t bits, uint32_t stored_middle) {
+    if (inputs_ % kQuantisedGroup != 0 || !GroupsAreWhole()) return;
+    uint32_t word = 0;
+    for (uint32_t at = 0; at < kWordBits; at += bits) word |= stored_middle << at;
+    const std::span<const uint8_t> zeros = parts_.zeros->data;
+    bool centred = true;
+    for (size_t at = 0; centred && at + sizeof(word) <= zeros.size(); at += sizeof(word)) {
+      centred = std::memcmp(zeros.data() + at, &word, sizeof(word)) == 0;
+    }
+    if (bits == 4) {
+      kept_as_ = centred ? DType::kInt4 : DType::kUInt4;
+    } else if (centred) {
+      kept_as_ = DType::kInt8;
+    }
+  }
+
   const QuantisedParts parts_;
   const uint64_t outputs_;
   const uint64_t inputs_;
   const uint64_t group_size_;
+
+ private:
+  const Derived& derived() const { return static_cast<const Derived&>(*this); }
+
+  // Each kQuantisedGroup inputs that lie together have one scale.
+  bool GroupsAreWhole() const {
+    if (parts_.group_index == nullptr) return group_size_ % kQuantisedGroup == 0;
+    const std::span<const uint8_t> index = parts_.group_index->data;
+    for (uint64_t i = 0; i < inputs_; ++i) {
+      const uint64_t first = i / kQuantisedGroup * kQuantisedGroup;
+      if (std::memcmp(index.data() + i * sizeof(int32_t), index.data() + first * sizeof(int32_t),
+                      sizeof(int32_t)) != 0) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  std::optional<DType> kept_as_;
 };
 
-class GptqDecoder final : public GroupDecoder {
+class GptqDecoder final : public GroupDecoder<GptqDecoder> {
  public:
   GptqDecoder(const QuantisedParts& parts, uint64_t outputs, uint64_t inputs, uint64_t group_size,
               const Quantisation& quantisation)
-      : GroupDecoder(parts, outputs, inputs, group_size), quantisation_(quantisation) {}
+      : GroupDecoder(parts, outputs, inputs, group_size), quantisation_(quantisation) {
+    const auto bits = static_cast<uint32_t>(quantisation.bits);
+    KeepIfPossible(bits, (1u << (bits - 1)) - static_cast<uint32_t>(quantisation.zero_offset));
+  }
 
-  Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const override {
+  template <typename Fn>
+  Status ForEach(TensorReader& reader, const RowRange& rows, const Fn& fn) const {
     Groups groups;
     RETURN_IF_ERROR(ReadGroups(reader, &groups));
     std::vector<uint32_t> words;
@@ -63,16 +127,16 @@ class GptqDecoder final : public GroupDecoder {
         for (uint64_t r = tile; r < std::min(tile + kTile, rows.count); ++r) {
           const uint64_t output = rows.first + r * rows.step;
           const uint32_t word = words[word_row * outputs_ + output];
-          float* to = out.data() + r * inputs_ + word_row * in_word;
           for (uint64_t i = 0; i < in_word; ++i) {
-            const uint64_t at = groups.of_input[word_row * in_word + i] * outputs_ + output;
-            const auto integer = static_cast<float>((word >> (i * bits)) & mask);
-            to[i] = (integer - groups.zeros[at]) * groups.scales[at];
+            const uint64_t input = word_row * in_word + i;
+            const uint64_t at = groups.of_input[input] * outputs_ + output;
+            const auto integer = static_cast<int32_t>((word >> (i * bits)) & mask);
+            fn(r, input, integer - groups.zeros[at], groups.scales[at]);
           }
         }
       }
     }
-    return CheckFinite(*parts_.scales, out);
+    return OkStatus();
   }
 
  private:
@@ -93,7 +157,7 @@ class GptqDecoder final : public GroupDecoder {
             "0 in checkpoint_format \"gptq\"; convert it to \"gptq_v2\"",
             parts_.zeros->Where(), mask, mask + 1));
       }
-      groups->zeros[at] = static_cast<float>(zero) + static_cast<float>(quantisation_.zero_offset);
+      groups->zeros[at] = static_cast<int32_t>(zero) + quantisation_.zero_offset;
     }
     return ReadGroupIndex(reader, &groups->of_input);
   }
@@ -119,12 +183,15 @@ class GptqDecoder final : public GroupDecoder {
   const Quantisation quantisation_;
 };
 
-class AwqDecoder final : public GroupDecoder {
+class AwqDecoder final : public GroupDecoder<AwqDecoder> {
  public:
   AwqDecoder(const QuantisedParts& parts, uint64_t outputs, uint64_t inputs, uint64_t group_size)
-      : GroupDecoder(parts, outputs, inputs, group_size) {}
+      : GroupDecoder(parts, outputs, inputs, group_size) {
+    KeepIfPossible(4, 8);
+  }
 
-  Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const override {
+  template <typename Fn>
+  Status ForEach(TensorReader& reader, const RowRange& rows, const Fn& fn) const {
     std::vector<float> scales;
     RETURN_IF_ERROR(ReadNumbers(reader, *parts_.scales, &scales));
     RETURN_IF_ERROR(CheckFinite(*parts_.scales, scales));
@@ -138,20 +205,20 @@ class AwqDecoder final : public GroupDecoder {
         const uint64_t output = rows.first + r * rows.step;
         for (uint64_t input = tile; input < std::min(tile + kTile, inputs_); ++input) {
           const uint64_t group = input / group_size_;
-          const float zero = Unpack(zeros[group * word_cols + output / 8], output);
-          const float integer = Unpack(words[input * word_cols + output / 8], output);
-          out[r * inputs_ + input] = (integer - zero) * scales[group * outputs_ + output];
+          const int32_t zero = Unpack(zeros[group * word_cols + output / 8], output);
+          const int32_t integer = Unpack(words[input * word_cols + output / 8], output);
+          fn(r, input, integer - zero, scales[group * outputs_ + output]);
         }
       }
     }
-    return CheckFinite(*parts_.scales, out);
+    return OkStatus();
   }
 
  private:
   // The eight outputs of a word lie in it in the order 0, 2, 4, 6, 1, 3, 5, 7.
-  static float Unpack(uint32_t word, uint64_t output) {
+  static int32_t Unpack(uint32_t word, uint64_t output) {
     static constexpr uint32_t kPlace[8] = {0, 4, 1, 5, 2, 6, 3, 7};
-    return static_cast<float>((word >> (4 * kPlace[output % 8])) & 15u);
+    return static_cast<int32_t>((word >> (4 * kPlace[output % 8])) & 15u);
   }
 };
 

@@ -301,6 +301,17 @@ class OneType {
     return OkStatus();
   }
 
+  std::optional<DType> KeptAs() const {
+    std::optional<DType> type;
+    for (const ModelTensor* tensor : tensors_) {
+      const CodeDecoder* codes = tensor->decoder ? tensor->decoder->codes() : nullptr;
+      if (codes == nullptr) return std::nullopt;
+      type = CommonQuantisedType(type.value_or(codes->kept_as()), codes->kept_as());
+      if (!type) return std::nullopt;
+    }
+    return type;
+  }
+
  private:
   Status Mixed() const {
     const ModelTensor& first = *tensors_.front();
@@ -348,6 +359,7 @@ Result<ModelTensors> ModelTensors::Resolve(const WeightPlan& plan, const Checkpo
     }
   }
   RETURN_IF_ERROR(matrices.Unify());
+  result.experts_kept_as_ = matrices.KeptAs();
   RETURN_IF_ERROR(biases.Unify());
   RETURN_IF_ERROR(resolver.CheckRest());
   return result;

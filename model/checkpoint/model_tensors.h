@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -35,7 +36,12 @@ class ModelTensors {
   // object is moved.
   const ModelTensor& Get(const std::string& name) const { return tensors_.at(name); }
 
+  // The smallest quantised type that holds all matrices of experts as they are; none where one of
+  // them is not quantised, or in no such way.
+  std::optional<DType> experts_kept_as() const { return experts_kept_as_; }
+
  private:
+  std::optional<DType> experts_kept_as_;
   std::unordered_map<std::string, ModelTensor> tensors_;
 };
 

@@ -38,7 +38,6 @@ constexpr auto kInertKeys = std::to_array<const char*>({
     "modules_to_fuse",
     "pad_token_id",
     "static_groups",
-    "sym",  // the zero points are in the file either way
     "tokenizer",
     "true_sequential",
     "use_cuda_fp16",
@@ -100,6 +99,7 @@ Status ReadGptq(const JsonConfig& json, Quantisation* result) {
     return json.Error("bits", fmt::format("{} is not supported; 4 and 8 are", result->bits));
   }
   ASSIGN_OR_RETURN(result->act_order, json.BoolOr("desc_act", false));
+  ASSIGN_OR_RETURN(result->symmetric, json.BoolOr("sym", true));  // the writers' default
   RETURN_IF_ERROR(ExpectFalse(json, "is_marlin_format"));
   RETURN_IF_ERROR(ExpectFalse(json, "hyb_act"));
   RETURN_IF_ERROR(ExpectEmpty(json, "dynamic"));
@@ -172,12 +172,32 @@ Result<Quantisation> ReadQuantisation(const JsonConfig& config) {
   return result;
 }
 
-DType StoredType(const Quantisation& quantisation, DType unquantised) {
+DType StoredFloatType(const Quantisation& quantisation, DType unquantised) {
   switch (quantisation.method) {
     case Quantisation::Method::kNone: return unquantised;
     case Quantisation::Method::kMxfp4: return DType::kBF16;
     default: return DType::kF32;
   }
+}
+
+DType StoredExpertType(const Quantisation& quantisation, DType unquantised) {
+  const auto whole = [](int32_t size) {
+    return size <= 0 || size % static_cast<int32_t>(kQuantisedGroup) == 0;
+  };
+  switch (quantisation.method) {
+    case Quantisation::Method::kMxfp4: return DType::kMxfp4;
+    case Quantisation::Method::kFp8:
+      if (whole(quantisation.block_cols)) return DType::kFp8;
+      break;
+    case Quantisation::Method::kGptq:
+    case Quantisation::Method::kAwq:
+      if (quantisation.act_order || !whole(quantisation.group_size)) break;
+      if (quantisation.bits == 4) return quantisation.symmetric ? DType::kInt4 : DType::kUInt4;
+      if (quantisation.symmetric) return DType::kInt8;
+      break;
+    default: break;
+  }
+  return StoredFloatType(quantisation, unquantised);
 }
 
 }  // namespace expertflow

@@ -30,6 +30,7 @@ struct Quantisation {
   int32_t group_size = -1;  // inputs that share a scale; -1: all
   int32_t zero_offset = 0;  // added to a stored zero point
   bool act_order = false;   // the groups' inputs do not lie together: g_idx must be there
+  bool symmetric = false;   // zero points are said to be in the middle of the integers
 };
 
 // "none", "fp8", "mxfp4", "gptq", "awq", "gguf"
@@ -39,7 +40,9 @@ std::string_view QuantisationName(Quantisation::Method method);
 // not know are refused by name; unknown keys of the object stay unread.
 Result<Quantisation> ReadQuantisation(const JsonConfig& config);
 
-// What a store keeps quantised matrices as, when nothing is known but the config.
-DType StoredType(const Quantisation& quantisation, DType unquantised);
+// What a store keeps matrices as, when nothing is known but the config: those that become floats,
+// and those of experts.
+DType StoredFloatType(const Quantisation& quantisation, DType unquantised);
+DType StoredExpertType(const Quantisation& quantisation, DType unquantised);
 
 }  // namespace expertflow

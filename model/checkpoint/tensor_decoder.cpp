@@ -80,6 +80,14 @@ Status CheckFinite(const TensorInfo& tensor, std::span<const float> values) {
   return OkStatus();
 }
 
+Status CheckProducts(const TensorInfo& tensor, std::span<const float> scales, float largest) {
+  for (const float scale : scales) {
+    const float product = scale * largest;
+    if (!std::isfinite(product)) return CheckFinite(tensor, {&product, 1});
+  }
+  return OkStatus();
+}
+
 std::unique_ptr<TensorDecoder> MakeWideningDecoder(const TensorInfo& tensor) {
   return std::make_unique<WideningDecoder>(tensor);
 }

@@ -32,6 +32,25 @@ struct RowRange {
   uint64_t count = 0;
 };
 
+// Rows of a tensor in a quantised type of common/dtype.h.
+struct GroupedCodes {
+  // [rows, columns]: integers, their group's zero point taken off; of kMxfp4 and kFp8 the bits.
+  std::span<int8_t> codes;
+  std::span<float> scales;  // [rows, columns / kQuantisedGroup]
+};
+
+// Of tensors that a store can keep as they are.
+class CodeDecoder {
+ public:
+  virtual ~CodeDecoder() = default;
+  // The smallest type that holds them.
+  virtual DType kept_as() const = 0;
+  // The codes stand for the values of TensorDecoder::Decode, bit by bit, but for the sign of zero.
+  // What is not finite is an error that names the tensor.
+  virtual Status DecodeCodes(TensorReader& reader, const RowRange& rows,
+                             const GroupedCodes& out) const = 0;
+};
+
 class TensorDecoder {
  public:
   virtual ~TensorDecoder() = default;
@@ -39,8 +58,8 @@ class TensorDecoder {
   virtual Status Decode(TensorReader& reader, const RowRange& rows, std::span<float> out) const = 0;
   // Rows do not lie together in the file: better all at once.
   virtual bool reads_all() const { return false; }
-  // The values of a few neighbours of a row are integers times one number.
-  virtual bool evenly_spaced() const { return false; }
+  // Null: no quantised type holds the values as they are.
+  virtual const CodeDecoder* codes() const { return nullptr; }
 };
 
 // F32, F16 or BF16 as float32.

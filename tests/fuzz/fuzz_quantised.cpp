@@ -1,5 +1,6 @@
 // A line of JSON {"shape": [rows, columns], "quantization_config": {...}}, then a safetensors file
-// with the parts of one matrix: decoded to finite values, or refused.
+// with the parts of one matrix: decoded to finite values, or refused; its codes, if a store can
+// keep them, stand for the same values.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "common/mapped_file.h"
+#include "common/small_floats.h"
 #include "model/checkpoint/json_config.h"
 #include "model/checkpoint/tensor_decoder.h"
 
@@ -43,6 +45,23 @@ Result<std::unique_ptr<TensorDecoder>> MakeDecoder(const QuantisedParts& parts,
   return MakeAwqDecoder(parts, quantisation, shape);
 }
 
+float ValueOf(DType type, int8_t code, float scale) {
+  if (type == DType::kMxfp4) return kE2m1[code & 15] * scale;
+  if (type == DType::kFp8) return FloatFromE4m3(static_cast<uint8_t>(code)) * scale;
+  return static_cast<float>(code) * scale;
+}
+
+void ExpectSameValues(const CodeDecoder& decoder, uint64_t rows, std::span<const float> values) {
+  std::vector<int8_t> codes(values.size());
+  std::vector<float> scales(values.size() / kQuantisedGroup);
+  MemoryReader reader;
+  if (!decoder.DecodeCodes(reader, {.count = rows}, {codes, scales}).ok()) return;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const float value = ValueOf(decoder.kept_as(), codes[i], scales[i / kQuantisedGroup]);
+    if (value != values[i]) std::abort();
+  }
+}
+
 void Decode(std::string_view line, std::span<const uint8_t> file) {
   static const auto kNamed = MappedFile::Open("/proc/self/exe");  // only its name is used
   const auto json = JsonConfig::Parse(line, "config");
@@ -75,6 +94,7 @@ void Decode(std::string_view line, std::span<const uint8_t> file) {
   for (const float value : values) {
     if (!std::isfinite(value)) std::abort();
   }
+  if (const CodeDecoder* codes = (*decoder)->codes()) ExpectSameValues(*codes, rows, values);
 }
 
 }  // namespace

@@ -105,11 +105,66 @@ TEST_F(GgufTest, QuantisedStoresKeepTheSteps) {
        {std::pair(GgufQ4_0(), DType::kInt4), std::pair(GgufQ8_0(), DType::kInt8)}) {
     const GgufPair pair = MixtralAsGguf(Golden("mixtral"), form);
     const std::string path = Write(pair.gguf);
-    const GoldenModel packed(path, ConfigOf(path), dtype);
-    EXPECT_EQ(packed.store().Expert({LayerId(0), ExpertId(0)}).dtype, dtype);
-    const GoldenModel unpacked(path, ConfigOf(path));
-    EXPECT_EQ(Run(packed, {}), Run(unpacked, {}));
+    const GoldenModel kept(path, ConfigOf(path));
+    EXPECT_EQ(kept.store().Expert({LayerId(0), ExpertId(0)}).dtype, dtype);
+    const GoldenModel wider(path, ConfigOf(path), DType::kInt8);
+    EXPECT_EQ(Run(kept, {}), Run(wider, {}));
   }
+}
+
+// A file as llama-gguf-split cuts it: the metadata in the first part, tensors in all.
+std::vector<GgufWriter> InParts(const GgufWriter& whole, int64_t count) {
+  std::vector<GgufWriter> parts(static_cast<size_t>(count));
+  parts[0] = whole;
+  parts[0].tensors().clear();
+  GgufWriter tensors = whole;
+  size_t next = 0;
+  for (const auto& [name, tensor] : tensors.tensors()) {
+    parts[next++ % parts.size()].tensors()[name] = tensor;
+  }
+  parts[0].Int("split.tensors.count", static_cast<int64_t>(next));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].Int("split.no", static_cast<int64_t>(i));
+    parts[i].Int("split.count", count);
+  }
+  return parts;
+}
+
+TEST_F(GgufTest, AFileInPartsIsTheWholeFile) {
+  const GgufPair pair = MixtralAsGguf(Golden("mixtral"), GgufQ8_0());
+  const std::string whole = Write(pair.gguf);
+  const auto parts = InParts(pair.gguf, 3);
+  const auto name = [&](size_t i) {
+    return fmt::format("{}/m-{:05}-of-00003.gguf", folder_, i + 1);
+  };
+  const auto write = [&](size_t i, const GgufWriter& part) {
+    std::ofstream(name(i), std::ios::binary) << part.Content();
+  };
+  for (size_t i = 0; i < parts.size(); ++i) write(i, parts[i]);
+  EXPECT_EQ(ConfigOf(name(0)), ConfigOf(whole));
+  EXPECT_EQ(Run(GoldenModel(name(0), ConfigOf(name(0))), {}),
+            Run(GoldenModel(whole, ConfigOf(whole)), {}));
+  const auto checkpoint = Checkpoint::Open(name(0));
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_GT(checkpoint->file_bytes(), std::filesystem::file_size(whole));
+
+  const auto error = [&](size_t first) { return Checkpoint::Open(name(first)).status().message(); };
+  EXPECT_THAT(error(1), AllOf(HasSubstr("part 2 of 3; expected the first"),
+                              HasSubstr("-00001-of-00003.gguf")));
+  write(2, parts[1]);
+  EXPECT_THAT(error(0), AllOf(HasSubstr(name(2)), HasSubstr("found part 2 of 3")));
+  std::filesystem::remove(name(2));
+  EXPECT_THAT(error(0), HasSubstr(name(2)));
+  GgufWriter last = parts[2];
+  last.tensors().erase(last.tensors().begin());
+  write(2, last);
+  EXPECT_THAT(error(0), AllOf(HasSubstr("split.tensors.count"), HasSubstr("the parts hold")));
+  last = parts[2];
+  GgufWriter second = parts[1];
+  last.tensors().insert(*second.tensors().begin());
+  write(2, last);
+  EXPECT_THAT(error(0),
+              AllOf(HasSubstr("is in two files"), HasSubstr(name(1)), HasSubstr(name(2))));
 }
 
 TEST_F(GgufTest, OlderMixtralFilesHaveEachExpertApart) {
@@ -288,7 +343,7 @@ TEST_F(BadGgufTest, FIELD_65_WhatIsWrongIsNamed) {
        [](GgufWriter* g) { g->Float("llama.attention.layer_norm_rms_epsilon", NAN); }},
       {"general.architecture", "'bert' is not supported; known are qwen2moe",
        [](GgufWriter* g) { g->Text("general.architecture", "bert"); }},
-      {"split.count", "llama-gguf-split", [](GgufWriter* g) { g->Int("split.count", 3); }},
+      {"split.no", "is missing", [](GgufWriter* g) { g->Int("split.count", 3); }},
       {"general.alignment", "power of two", [](GgufWriter* g) { g->Int("general.alignment", 24); }},
       {"tokenizer.ggml.eos_token_id", "expected one value, found an array",
        [](GgufWriter* g) {

@@ -1,10 +1,11 @@
-// Quantised checkpoints against the same values written as float32: the stores are equal byte by
-// byte, so is what the engine computes; and what is wrong in one is refused by a line that names
+// Quantised checkpoints against the same values written as float32: the stores hold equal values,
+// and the engine computes the same bits; and what is wrong in one is refused by a line that names
 // the tensor.
 #include <gmock/gmock.h>
 
 #include "tests/golden/golden_model.h"
 #include "tests/golden/quantised_checkpoint.h"
+#include "tests/golden/quantised_values.h"
 
 namespace expertflow::testing {
 namespace {
@@ -32,10 +33,37 @@ class Folder {
   std::string path_;
 };
 
-// Of one expert, or one dense tensor.
-template <typename Found>
-std::string Bytes(const Found& found) {
+std::string Bytes(const DenseTensor& found) {
   return {reinterpret_cast<const char*>(found.data), static_cast<size_t>(found.bytes)};
+}
+
+// The numbers of a matrix of an expert.
+std::vector<float> MatrixValues(const ExpertBlock& block, uint64_t offset) {
+  const auto elements = static_cast<uint64_t>(block.hidden * block.intermediate);
+  const uint8_t* matrix = block.data + offset;
+  std::vector<float> values(elements);
+  for (uint64_t i = 0; i < elements; ++i) {
+    uint16_t bits = 0;
+    if (IsQuantised(block.dtype)) {
+      values[i] = QuantisedValue(matrix, block.dtype, elements, i);
+    } else if (block.dtype == DType::kF32) {
+      std::memcpy(&values[i], matrix + 4 * i, sizeof(float));
+    } else {
+      std::memcpy(&bits, matrix + 2 * i, sizeof(bits));
+      values[i] = block.dtype == DType::kF16 ? FloatFromHalf(bits) : FloatFromBFloat16(bits);
+    }
+  }
+  return values;
+}
+
+// Of a store: they all have the same type.
+DType ExpertType(const StoreView& store) {
+  for (int32_t layer = 0; layer < store.layers(); ++layer) {
+    if (store.ExpertsIn(LayerId(layer)) > 0) {
+      return store.Expert({LayerId(layer), ExpertId(0)}).dtype;
+    }
+  }
+  return DType::kF32;
 }
 
 void ExpectEqualStores(const StoreView& found, const StoreView& expected) {
@@ -50,9 +78,15 @@ void ExpectEqualStores(const StoreView& found, const StoreView& expected) {
   for (int32_t layer = 0; layer < expected.layers(); ++layer) {
     for (int32_t expert = 0; expert < expected.ExpertsIn(LayerId(layer)); ++expert) {
       const ExpertKey key{LayerId(layer), ExpertId(expert)};
-      EXPECT_EQ(found.Expert(key).dtype, expected.Expert(key).dtype);
-      ASSERT_TRUE(Bytes(found.Expert(key)) == Bytes(expected.Expert(key)))
-          << "layer " << layer << " expert " << expert;
+      const ExpertBlock a = found.Expert(key), b = expected.Expert(key);
+      EXPECT_EQ(a.dtype, ExpertType(found));
+      const std::pair<uint64_t, uint64_t> matrices[] = {{a.gate_offset, b.gate_offset},
+                                                        {a.up_offset, b.up_offset},
+                                                        {a.down_offset, b.down_offset}};
+      for (const auto& [a_offset, b_offset] : matrices) {
+        ASSERT_TRUE(MatrixValues(a, a_offset) == MatrixValues(b, b_offset))
+            << "layer " << layer << " expert " << expert;
+      }
     }
   }
 }
@@ -69,9 +103,11 @@ StepOutput Generate(const GoldenModel& model, const EngineSetup& setup) {
   return golden.RunToEnd();
 }
 
-void ExpectSameModel(const std::string& folder) {
+// Experts are kept as `dtype`.
+void ExpectSameModel(const std::string& folder, DType dtype) {
   const GoldenModel quantised(folder + "/quantised");
   const GoldenModel plain(folder + "/plain");
+  EXPECT_EQ(DTypeName(ExpertType(quantised.store())), DTypeName(dtype));
   ExpectEqualStores(quantised.store(), plain.store());
   const StepOutput found =
       Generate(quantised, {.in_place = false, .resident_percent = 30, .prefill_tokens = 13});
@@ -86,6 +122,7 @@ struct IntegerCase {
   const char* checkpoint;
   const char* config;
   IntegerForm form;
+  DType kept = DType::kF32;
 };
 
 TEST(QuantisedTest, IntegersWithGroupsAreTheValuesThatTheyStandFor) {
@@ -102,7 +139,19 @@ TEST(QuantisedTest, IntegersWithGroupsAreTheValuesThatTheyStandFor) {
       {"mixtral",
        R"({"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": false,
         "checkpoint_format": "gptq_v2"})",
-       {.group_size = -1, .zero_offset = 0}},
+       {.group_size = -1, .zero_offset = 0},
+       DType::kUInt4},
+      {"mixtral",
+       R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true})",
+       {.group_size = 32, .symmetric = true},  // with an index, but all in order
+       DType::kInt4},
+      {"mixtral",
+       R"({"quant_method": "gptq", "bits": 8, "group_size": 32, "desc_act": false})",
+       {.group_size = 32, .bits = 8, .symmetric = true},
+       DType::kInt8},
+      {"mixtral",
+       R"({"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": false})",
+       {.group_size = 32, .bits = 8}},
       {"qwen2_moe_gqa",
        R"({"quant_method": "gptq", "bits": 8, "group_size": 24, "desc_act": true})",
        {.group_size = 24, .bits = 8, .act_order = true}},
@@ -112,7 +161,8 @@ TEST(QuantisedTest, IntegersWithGroupsAreTheValuesThatTheyStandFor) {
        {.group_size = 16, .zero_offset = 0, .awq = true}},
       {"mixtral",
        R"({"quant_method": "awq", "w_bit": 4, "q_group_size": 32, "version": "GEMM"})",
-       {.group_size = 32, .zero_offset = 0, .awq = true}},
+       {.group_size = 32, .zero_offset = 0, .awq = true},
+       DType::kUInt4},
   };
   for (const IntegerCase& test : cases) {
     SCOPED_TRACE(test.config);
@@ -125,7 +175,7 @@ TEST(QuantisedTest, IntegersWithGroupsAreTheValuesThatTheyStandFor) {
                          }
                          return QuantiseIntegers(matrix, test.form);
                        });
-    ExpectSameModel(folder.path());
+    ExpectSameModel(folder.path(), test.kept);
   }
 }
 
@@ -142,7 +192,20 @@ TEST(QuantisedTest, GptqMayLeaveOutTheIndexAndAddBiasesOfZero) {
             MakeTestTensor(ElementType::kF16, {matrix.rows}, std::vector<uint16_t>(matrix.rows));
         return made;
       });
-  ExpectSameModel(folder.path());
+  ExpectSameModel(folder.path(), DType::kF32);
+}
+
+// Some experts have zero points: all are kept with them.
+TEST(QuantisedTest, ExpertsOfSeveralKindsAreKeptInTheSmallestTypeThatHoldsAll) {
+  const Folder folder;
+  int matrices = 0;
+  WriteQuantisedPair(Golden("mixtral"), folder.path(),
+                     {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}},
+                     [&](const MatrixToQuantise& matrix) {
+                       const bool symmetric = ++matrices % 5 != 0;
+                       return QuantiseIntegers(matrix, {.group_size = 32, .symmetric = symmetric});
+                     });
+  ExpectSameModel(folder.path(), DType::kUInt4);
 }
 
 TEST(QuantisedTest, Fp8WithBlocksOrOneScaleIsTheValuesThatItStandsFor) {
@@ -151,7 +214,12 @@ TEST(QuantisedTest, Fp8WithBlocksOrOneScaleIsTheValuesThatItStandsFor) {
     const char* config;
     int64_t rows, cols;
     const char* suffix;
+    DType kept = DType::kF32;
+    bool all = false;
   } cases[] = {
+      {"mixtral", R"({"quant_method": "fp8", "weight_block_size": [16, 32]})", 16, 32, "_scale_inv",
+       DType::kFp8, true},
+      {"mixtral", R"({"quant_method": "fp8"})", 0, 0, "_scale", DType::kFp8, true},
       {"deepseek_v3", R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
         "weight_block_size": [16, 20]})",
        16, 20, "_scale_inv"},
@@ -170,10 +238,10 @@ TEST(QuantisedTest, Fp8WithBlocksOrOneScaleIsTheValuesThatItStandsFor) {
     WriteQuantisedPair(Golden(test.checkpoint), folder.path(), Json::parse(test.config),
                        [&](const MatrixToQuantise& matrix) {
                          // Some layers are left out, experts among them.
-                         if (++matrices % 10 == 0) return QuantisedMatrix();
+                         if (!test.all && ++matrices % 10 == 0) return QuantisedMatrix();
                          return QuantiseFp8(matrix, test.rows, test.cols, test.suffix);
                        });
-    ExpectSameModel(folder.path());
+    ExpectSameModel(folder.path(), test.kept);
   }
 }
 
@@ -274,7 +342,7 @@ TEST(QuantisedTest, Mxfp4IsTheValuesThatItStandsFor) {
   WriteTestCheckpoint(folder.path() + "/plain", model.plain, model.config);
   model.config["quantization_config"] = kMxfp4;
   WriteTestCheckpoint(folder.path() + "/quantised", model.quantised, model.config);
-  ExpectSameModel(folder.path());
+  ExpectSameModel(folder.path(), DType::kMxfp4);
 }
 
 // --- stores that are quantised -------------------------------------------------------------------
@@ -292,7 +360,12 @@ double MeanDivergence(const StepOutput& from, const StepOutput& to) {
 TEST(QuantisedTest, QuantisedStoresComputeWithTheValuesThatTheyHold) {
   const std::string bundled = EXPERTFLOW_SOURCE_DIR "/models/tiny-moe";
   const StepOutput before = Generate(GoldenModel(bundled), {});
-  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+  const std::pair<DType, double> types[] = {{DType::kInt8, 1e-3},
+                                            {DType::kInt4, 0.1},
+                                            {DType::kUInt4, 0.1},
+                                            {DType::kMxfp4, 0.2},
+                                            {DType::kFp8, 1e-2}};
+  for (const auto& [dtype, divergence_max] : types) {
     SCOPED_TRACE(DTypeName(dtype));
     const GoldenModel quantised(bundled, "", dtype);
     TestTensors tensors = ReadTestTensors(bundled);
@@ -302,19 +375,8 @@ TEST(QuantisedTest, QuantisedStoresComputeWithTheValuesThatTheyHold) {
                                                               {&spec.up, block.up_offset},
                                                               {&spec.down, block.down_offset}};
       for (const auto& [part, offset] : parts) {
-        const auto elements = static_cast<uint64_t>(part->shape[0] * part->shape[1]);
-        const uint8_t* matrix = block.data + offset;
-        std::vector<float> values;
-        for (uint64_t i = 0; i < elements; ++i) {
-          float scale = 0;
-          std::memcpy(&scale, matrix + ScalesOffset(dtype, elements) + i / 32 * 4, 4);
-          const int byte = matrix[i / 16 * 8 + i % 8];
-          const int integer = dtype == DType::kInt8 ? static_cast<int8_t>(matrix[i])
-                              : i % 16 < 8          ? (byte & 15) - 8
-                                                    : (byte >> 4) - 8;
-          values.push_back(static_cast<float>(integer) * scale);
-        }
-        tensors[part->name] = MakeTestTensor(ElementType::kF32, part->shape, values);
+        tensors[part->name] =
+            MakeTestTensor(ElementType::kF32, part->shape, MatrixValues(block, offset));
       }
     }
     const Folder folder;
@@ -328,20 +390,19 @@ TEST(QuantisedTest, QuantisedStoresComputeWithTheValuesThatTheyHold) {
       ASSERT_EQ(found.captured[i].logits, expected.captured[i].logits) << i;
     }
     const double divergence = MeanDivergence(before, found);
-    EXPECT_LT(divergence, dtype == DType::kInt8 ? 1e-3 : 0.1);
+    EXPECT_LT(divergence, divergence_max);
     std::printf("%s: mean KL divergence %.2g nats\n", std::string(DTypeName(dtype)).c_str(),
                 divergence);
   }
 }
 
-// What is in steps already is not rounded again: 4-bit GPTQ (symmetric) as INT4, AWQ's wider steps
-// as INT8.
+// What a wider type holds is not rounded again.
 TEST(QuantisedTest, StoresKeepWhatIsInStepsAlready) {
   const struct {
     DType dtype;
     Json config;
     IntegerForm form;
-  } cases[] = {{DType::kInt4,
+  } cases[] = {{DType::kUInt4,
                 {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}},
                 {.group_size = 32, .symmetric = true}},
                {DType::kInt8,

@@ -139,7 +139,11 @@ TEST_F(PerplexityTest, QuantisedStoresAreNearlyAsGood) {
   const struct {
     const char *quant, *dtype;
     double bytes, nll;  // share of the bf16 experts; nats lost at most
-  } cases[] = {{"int8", "INT8", 0.58, 0.002}, {"int4", "INT4", 0.34, 0.03}};
+  } cases[] = {{"int8", "INT8", 0.58, 0.002},
+               {"int4", "INT4", 0.34, 0.03},
+               {"uint4", "UINT4", 0.35, 0.03},
+               {"mxfp4", "MXFP4", 0.28, 0.06},
+               {"fp8", "F8_E4M3", 0.58, 0.005}};
   for (const auto& test : cases) {
     SCOPED_TRACE(test.quant);
     const std::string packed = folder_ + "/" + test.quant;

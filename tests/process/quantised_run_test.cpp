@@ -56,6 +56,26 @@ TEST_F(QuantisedRunTest, Gptq) {
   ExpectSameText("gptq", "F32");
 }
 
+// Experts stay in four bits, and a config alone gives the same plan.
+TEST_F(QuantisedRunTest, GptqInWholeGroups) {
+  WriteQuantisedPair(kSource + "mixtral", folder_,
+                     {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 32}},
+                     [](const MatrixToQuantise& matrix) {
+                       return QuantiseIntegers(matrix, {.group_size = 32, .symmetric = true});
+                     });
+  ExpectSameText("gptq", "INT4");
+  std::filesystem::create_directory(folder_ + "/config");
+  std::filesystem::copy(folder_ + "/quantised/config.json", folder_ + "/config/config.json");
+  const auto planned =
+      nlohmann::json::parse(Output({"inspect", folder_ + "/config", "--json", "-"}));
+  const auto found =
+      nlohmann::json::parse(Output({"inspect", folder_ + "/quantised", "--json", "-"}));
+  for (const char* key : {"expert_dtype", "expert_block_bytes", "expert_bytes"}) {
+    EXPECT_EQ(planned[key], found[key]) << key;
+  }
+  EXPECT_EQ(found["expert_block_bytes"], 3 * (64 * 32 / 2 + 64 * 32 / 32 * 4));
+}
+
 TEST_F(QuantisedRunTest, Fp8) {
   WriteQuantisedPair(
       kSource + "deepseek_v3", folder_,

@@ -27,7 +27,7 @@ struct KvRows<B, int8_t> {
     constexpr auto kGroup = static_cast<int64_t>(kQuantisedGroup);
     const char* row = first + t * stride;
     const char* scales = row + (head_dim + kGroup - 1) / kGroup * kGroup;
-    return {reinterpret_cast<const int8_t*>(row), reinterpret_cast<const float*>(scales), 0};
+    return {reinterpret_cast<const uint8_t*>(row), scales, nullptr, 0};
   }
 };
 
@@ -165,8 +165,7 @@ void Attention(const AttentionArgs& args, float* scores) {
     case DType::kF32: AttentionOver<B, float>(args, scores); return;
     case DType::kBF16: AttentionOver<B, BF16>(args, scores); return;
     case DType::kInt8: AttentionOver<B, int8_t>(args, scores); return;
-    case DType::kF16:
-    case DType::kInt4: return;  // no KV cache is of these
+    default: return;  // no KV cache is of these
   }
 }
 

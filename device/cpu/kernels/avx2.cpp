@@ -46,18 +46,28 @@ struct Avx2 {
     return {_mm256_cvtph_ps(_mm_loadu_si128(at)), _mm256_cvtph_ps(_mm_loadu_si128(at + 1))};
   }
   static Vec Load(Int8Pointer<Avx2> from) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from.values + from.at));
-    const __m256 scale = _mm256_set1_ps(from.scale());
-    return {_mm256_mul_ps(Widen(bytes), scale),
-            _mm256_mul_ps(Widen(_mm_unpackhi_epi64(bytes, bytes)), scale)};
+    return Scale(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from.address())), from.factor());
   }
   static Vec Load(Int4Pointer<Avx2> from) {
-    const __m128i bytes = _mm_loadl_epi64(static_cast<const __m128i*>(from.address()));
-    const __m128i mask = _mm_set1_epi8(15), eight = _mm_set1_epi8(8);
-    const __m256 scale = _mm256_set1_ps(from.scale());
-    const __m128i low = _mm_sub_epi8(_mm_and_si128(bytes, mask), eight);
-    const __m128i high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(bytes, 4), mask), eight);
-    return {_mm256_mul_ps(Widen(low), scale), _mm256_mul_ps(Widen(high), scale)};
+    return Scale(_mm_sub_epi8(Nibbles(from.address()), _mm_set1_epi8(8)), from.factor());
+  }
+  static Vec Load(UInt4Pointer<Avx2> from) {
+    const __m128i zero = _mm_set1_epi8(static_cast<char>(from.zero()));
+    return Scale(_mm_sub_epi8(Nibbles(from.address()), zero), from.factor());
+  }
+  static Vec Load(Mxfp4Pointer<Avx2> from) {
+    const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(kE2m1Twice));
+    return Scale(_mm_shuffle_epi8(table, Nibbles(from.address())), from.factor());
+  }
+  static Vec Load(Fp8Pointer<Avx2> from) {
+    const __m256i codes =
+        _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from.address())));
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)), 8);
+    const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x7f)), 7);
+    const __m256i halves = _mm256_or_si256(sign, rest);
+    const __m256 factor = _mm256_set1_ps(from.factor());
+    return {_mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), factor),
+            _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)), factor)};
   }
   static Vec LoadPartial(const float* from, int count) {
     return {_mm256_maskload_ps(from, Mask(count, 0)), _mm256_maskload_ps(from + 8, Mask(count, 8))};
@@ -136,6 +146,18 @@ struct Avx2 {
   // Lanes [from, from + 8) of which the first `count` of all 16 are set.
   static __m256i Mask(int count, int from) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMaskTable + kLanes - count + from));
+  }
+  // 16 codes of 4 bits, as bytes.
+  static __m128i Nibbles(const uint8_t* codes) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
+    const __m128i both = _mm_unpacklo_epi64(bytes, _mm_srli_epi16(bytes, 4));
+    return _mm_and_si128(both, _mm_set1_epi8(15));
+  }
+  // Signed bytes times a number.
+  static Vec Scale(__m128i bytes, float factor) {
+    const __m256 factors = _mm256_set1_ps(factor);
+    return {_mm256_mul_ps(Widen(bytes), factors),
+            _mm256_mul_ps(Widen(_mm_unpackhi_epi64(bytes, bytes)), factors)};
   }
   // The first eight signed bytes.
   static __m256 Widen(__m128i bytes) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)); }

@@ -39,17 +39,29 @@ struct Avx512 {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)))};
   }
   static Vec Load(Int8Pointer<Avx512> from) {
-    return Scale(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from.values + from.at)),
-                 from.scale());
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from.address()));
+    return Scale(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), from.factor());
   }
-  // The table looks at the lowest four bits of each lane only.
   static Vec Load(Int4Pointer<Avx512> from) {
     const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    const __m512i shifts = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
-    const __m128i twice =
-        _mm_castpd_si128(_mm_loaddup_pd(static_cast<const double*>(from.address())));
-    const __m512i places = _mm512_srlv_epi32(_mm512_cvtepu8_epi32(twice), shifts);
-    return {_mm512_mul_ps(_mm512_permutexvar_ps(places, table), _mm512_set1_ps(from.scale()))};
+    return Scale(LookUp(from.address(), table), from.factor());
+  }
+  static Vec Load(UInt4Pointer<Avx512> from) {
+    const __m512 table = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512 zero = _mm512_set1_ps(from.zero());
+    return Scale(_mm512_sub_ps(LookUp(from.address(), table), zero), from.factor());
+  }
+  static Vec Load(Mxfp4Pointer<Avx512> from) {
+    const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(kE2m1Twice));
+    const __m512 values = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(table));
+    return Scale(LookUp(from.address(), values), from.factor());
+  }
+  static Vec Load(Fp8Pointer<Avx512> from) {
+    const __m256i codes =
+        _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from.address())));
+    const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)), 8);
+    const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x7f)), 7);
+    return Scale(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), from.factor());
   }
   static Vec LoadPartial(const float* from, int count) {
     return {_mm512_maskz_loadu_ps(Mask(count), from)};
@@ -103,8 +115,16 @@ struct Avx512 {
 
  private:
   static __mmask16 Mask(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
-  static Vec Scale(__m128i bytes, float scale) {
-    return {_mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(scale))};
+  static Vec Scale(__m512 values, float factor) {
+    return {_mm512_mul_ps(values, _mm512_set1_ps(factor))};
+  }
+  // Entries of a table by 16 codes of 4 bits. The instruction looks at the lowest four bits of each
+  // lane only.
+  static __m512 LookUp(const uint8_t* codes, __m512 table) {
+    const __m512i shifts = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4);
+    const __m128i twice = _mm_castpd_si128(_mm_loaddup_pd(reinterpret_cast<const double*>(codes)));
+    const __m512i places = _mm512_srlv_epi32(_mm512_cvtepu8_epi32(twice), shifts);
+    return _mm512_permutexvar_ps(places, table);
   }
   static __m512 Raise(__m256i bf16) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));

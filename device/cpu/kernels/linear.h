@@ -14,35 +14,32 @@ namespace expertflow::cpu {
 
 inline constexpr int64_t kPrefetchElements = 64;  // at least every 64 bytes
 
-template <typename B, typename T>
-inline const void* AddressOf(const T* weight) {
-  return weight;
-}
-template <typename B>
-inline const void* AddressOf(Int8Pointer<B> weight) {
-  return weight.address();
-}
-template <typename B>
-inline const void* AddressOf(Int4Pointer<B> weight) {
-  return weight.address();
+template <typename B, typename P>
+inline const void* AddressOf(P weight) {
+  if constexpr (kHasTails<P>) {
+    return weight;
+  } else {
+    return weight.address();
+  }
 }
 
 // Calls fn with a pointer to the first element, of whatever kind the matrix is.
 template <typename B, typename Fn>
 inline void WithWeights(const MatmulArgs& args, const Fn& fn) {
-  const auto* bytes = static_cast<const uint8_t*>(args.weight);
-  const auto scales = [&] {
-    const uint64_t elements = static_cast<uint64_t>(args.rows) * static_cast<uint64_t>(args.cols);
-    return reinterpret_cast<const float*>(bytes + ScalesOffset(args.weight_dtype, elements));
-  };
+  const auto* codes = static_cast<const uint8_t*>(args.weight);
+  const uint64_t elements = static_cast<uint64_t>(args.rows) * static_cast<uint64_t>(args.cols);
+  const uint8_t* scales = codes + ScalesOffset(args.weight_dtype, elements);
   switch (args.weight_dtype) {
     case DType::kF32: fn(static_cast<const float*>(args.weight)); return;
     case DType::kF16: fn(static_cast<const F16*>(args.weight)); return;
     case DType::kBF16: fn(static_cast<const BF16*>(args.weight)); return;
-    case DType::kInt8:
-      fn(Int8Pointer<B>{static_cast<const int8_t*>(args.weight), scales(), 0});
+    case DType::kInt8: fn(Int8Pointer<B>{codes, scales, nullptr, 0}); return;
+    case DType::kInt4: fn(Int4Pointer<B>{codes, scales, nullptr, 0}); return;
+    case DType::kUInt4:
+      fn(UInt4Pointer<B>{codes, scales, codes + ZerosOffset(elements), 0});
       return;
-    case DType::kInt4: fn(Int4Pointer<B>{bytes, scales(), 0}); return;
+    case DType::kMxfp4: fn(Mxfp4Pointer<B>{codes, scales, nullptr, 0}); return;
+    case DType::kFp8: fn(Fp8Pointer<B>{codes, scales, nullptr, 0}); return;
   }
 }
 

@@ -60,12 +60,29 @@ struct Scalar {
     return Map([&](int i) { return ToFloat(from[i]); });
   }
   static Vec Load(Int8Pointer<Scalar> from) {
-    return Map([&](int i) { return static_cast<float>(from.values[from.at + i]) * from.scale(); });
+    return Map([&](int i) {
+      return static_cast<float>(static_cast<int8_t>(from.address()[i])) * from.factor();
+    });
   }
   static Vec Load(Int4Pointer<Scalar> from) {
+    return Map(
+        [&](int i) { return static_cast<float>(Nibble(from.address(), i) - 8) * from.factor(); });
+  }
+  static Vec Load(UInt4Pointer<Scalar> from) {
     return Map([&](int i) {
-      const int byte = from.values[from.at / 2 + i % 8];
-      return static_cast<float>((i < 8 ? byte & 15 : byte >> 4) - 8) * from.scale();
+      return static_cast<float>(Nibble(from.address(), i) - from.zero()) * from.factor();
+    });
+  }
+  static Vec Load(Mxfp4Pointer<Scalar> from) {
+    return Map([&](int i) {
+      return static_cast<float>(kE2m1Twice[Nibble(from.address(), i)]) * from.factor();
+    });
+  }
+  static Vec Load(Fp8Pointer<Scalar> from) {
+    return Map([&](int i) {
+      const uint32_t code = from.address()[i];
+      const F16 shifted{static_cast<uint16_t>((code & 0x80u) << 8 | (code & 0x7fu) << 7)};
+      return ToFloat(shifted) * from.factor();
     });
   }
   template <typename T>
@@ -137,6 +154,10 @@ struct Scalar {
   static Vec FromGroups(const float* first, int) { return Load(first); }
 
  private:
+  // Of 16 codes of 4 bits.
+  static int Nibble(const uint8_t* codes, int i) {
+    return i < 8 ? codes[i] & 15 : codes[i - 8] >> 4;
+  }
   static float Larger(float a, float b) { return a > b ? a : b; }
 };
 

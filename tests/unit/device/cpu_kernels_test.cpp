@@ -10,6 +10,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "tests/conformance/device_harness.h"
+#include "tests/golden/quantised_values.h"
 
 namespace expertflow {
 namespace {
@@ -262,7 +263,7 @@ TEST_P(CpuKernels, LargeProductsHaveTheReferencesBits) {
   }
 }
 
-// Random integers and scales in the layout of device/ops.h, and the values that they stand for.
+// Random codes, scales and zero points, and the values that they stand for.
 struct QuantisedWeights {
   std::vector<uint8_t> stored;
   std::vector<float> values;
@@ -273,31 +274,67 @@ QuantisedWeights RandomQuantised(DType dtype, size_t size, uint32_t seed) {
   QuantisedWeights weights;
   weights.stored.resize(MatrixBytes(dtype, size));
   weights.values.resize(size);
-  const int levels = dtype == DType::kInt8 ? 256 : 16;
-  float scale = 0;
-  for (size_t i = 0; i < size; ++i) {
-    if (i % kQuantisedGroup == 0) {
-      scale = static_cast<float>(random() % 100'000) / 3e6f;
-      std::memcpy(weights.stored.data() + ScalesOffset(dtype, size) + i / kQuantisedGroup * 4,
-                  &scale, sizeof(scale));
-    }
-    const int integer = static_cast<int>(random() % static_cast<uint32_t>(levels)) - levels / 2;
-    weights.values[i] = static_cast<float>(integer) * scale;
-    if (dtype == DType::kInt8) {
-      weights.stored[i] = static_cast<uint8_t>(integer);
+  for (uint8_t& byte : weights.stored) {
+    byte = static_cast<uint8_t>(random());
+    if (dtype == DType::kFp8 && byte % 128 == 127) byte = 0x80;  // no NaN
+  }
+  uint8_t* scales = weights.stored.data() + ScalesOffset(dtype, size);
+  for (size_t group = 0; group < size / kQuantisedGroup; ++group) {
+    const float scale = static_cast<float>(random() % 100'000) / 3e6f;
+    if (dtype == DType::kMxfp4) {
+      scales[group] = static_cast<uint8_t>(118 + random() % 10);
     } else {
-      const size_t byte = i / 16 * 8 + i % 8;
-      weights.stored[byte] |= static_cast<uint8_t>((integer + 8) << (i % 16 / 8 * 4));
+      std::memcpy(scales + group * 4, &scale, sizeof(scale));
     }
+    if (dtype == DType::kUInt4) scales[size / kQuantisedGroup * 4 + group] = random() % 16;
+  }
+  for (size_t i = 0; i < size; ++i) {
+    weights.values[i] = QuantisedValue(weights.stored.data(), dtype, size, i);
   }
   return weights;
+}
+
+// All codes, with scales that are no normal numbers as well.
+TEST_P(CpuKernels, EveryCodeIsTheValueThatItStandsFor) {
+  constexpr int32_t kCols = 256;
+  for (const DType dtype :
+       {DType::kInt8, DType::kInt4, DType::kUInt4, DType::kMxfp4, DType::kFp8}) {
+    for (const uint32_t exponent : {0u, 1u, 2u, 100u, 130u}) {
+      std::vector<uint8_t> stored(MatrixBytes(dtype, kCols), uint8_t{5});
+      for (size_t i = 0; i < kCols * CodeBits(dtype) / 8; ++i) stored[i] = static_cast<uint8_t>(i);
+      uint8_t* scales = stored.data() + ScalesOffset(dtype, kCols);
+      for (size_t group = 0; group < kCols / kQuantisedGroup; ++group) {
+        const uint32_t bits = exponent << 23 | 0x1234;
+        if (dtype == DType::kMxfp4) {
+          scales[group] = static_cast<uint8_t>(exponent);
+        } else {
+          std::memcpy(scales + group * 4, &bits, sizeof(bits));
+        }
+      }
+      for (int32_t i = 0; i < kCols; ++i) {  // one element at a time
+        const float expected =
+            QuantisedValue(stored.data(), dtype, kCols, static_cast<uint64_t>(i));
+        if (dtype == DType::kFp8 && stored[static_cast<size_t>(i)] % 128 == 127) continue;  // NaN
+        if (dtype == DType::kFp8) {
+          for (const size_t nan : {127, 255}) stored[nan] = 0;
+        }
+        std::vector<float> x(kCols, 0.0f);
+        x[static_cast<size_t>(i)] = 1;
+        float found = NAN;
+        const LinearJob job{{stored.data(), dtype, 1, kCols}, {}, x.data(), &found};
+        device_->ops().Linear({&job, 1}, 1);
+        ASSERT_EQ(found, expected) << DTypeName(dtype) << " " << i << " " << exponent;
+      }
+    }
+  }
 }
 
 // Of few rows and many, of experts too: what the same matrix gives as float32 on the reference.
 TEST_P(CpuKernels, QuantisedMatricesHaveTheBitsOfTheirValues) {
   constexpr int32_t kHidden = 96, kWide = 160;
   constexpr size_t kSize = size_t{kHidden} * kWide;
-  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+  for (const DType dtype :
+       {DType::kInt8, DType::kInt4, DType::kUInt4, DType::kMxfp4, DType::kFp8}) {
     QuantisedWeights w[3];
     MlpWeights quantised, floats;
     for (uint32_t i = 0; i < 3; ++i) w[i] = RandomQuantised(dtype, kSize, i + 1);

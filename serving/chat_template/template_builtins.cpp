@@ -129,6 +129,37 @@ std::string Replaced(const std::string& text, const std::string& from, const std
   return out.append(text, at);
 }
 
+// Python's str.format() with {}, {0} and {name}, each without a format of its own.
+std::string Formatted(const std::string& text, const TemplateArguments& arguments) {
+  std::string out;
+  size_t next = 0;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (c != '{' && c != '}') {
+      out += c;
+      continue;
+    }
+    if (at + 1 < text.size() && text[at + 1] == c) {
+      out += text[at++];
+      continue;
+    }
+    const size_t end = c == '{' ? text.find('}', at) : std::string::npos;
+    if (end == std::string::npos) Fail("format(): a brace is alone");
+    const std::string field = text.substr(at + 1, end - at - 1);
+    const bool number = field.size() < 4 && field.find_first_not_of("0123456789") == field.npos;
+    const size_t place = field.empty() ? next++
+                         : number      ? static_cast<size_t>(std::stoi(field))
+                                       : std::numeric_limits<size_t>::max();
+    const TemplateValue* value = Find(arguments, place, field);
+    if (value == nullptr)
+      Fail(fmt::format("format(): {{{}}} is not supported or not there", field));
+    out += value->Print();
+    if (out.size() > kTextMax) Fail("a text grows too large");
+    at = end;
+  }
+  return out;
+}
+
 TemplateList Split(const std::string& text, const TemplateValue* separator, int64_t max) {
   TemplateList parts;
   if (separator == nullptr || separator->string() == nullptr) {
@@ -510,6 +541,7 @@ TemplateValue CallMethod(const TemplateValue& value, std::string_view name,
     }
     if (name == "upper" || name == "lower") return TemplateValue(WithCase(*text, name == "upper"));
     if (name == "title") return TemplateValue(Title(*text));
+    if (name == "format") return TemplateValue(Formatted(*text, arguments));
     if (name == "capitalize") return TemplateValue(Capitalized(*text));
     if (name == "join") {
       TemplateArguments by;

@@ -73,6 +73,13 @@ class Renderer {
         scopes_.back()[node.names[0]] = TemplateValue(std::move(text));
         break;
       }
+      case Kind::kFilterBlock: {
+        std::string text;
+        Body(node.body, &text);
+        captured_ = TemplateValue(std::move(text));
+        Append(Evaluate(*node.children[0]).Print(), out);
+        break;
+      }
       case Kind::kMacro:
         scopes_.back()[node.text] =
             TemplateValue(TemplateFunction([this, &node](const TemplateArguments& arguments) {
@@ -247,6 +254,7 @@ class Renderer {
         return SliceOf(parts[0], parts[1], parts[2], parts[3]);
       }
       case Kind::kCall: return Call(node);
+      case Kind::kCaptured: return captured_;
       case Kind::kFilter: {
         const TemplateValue value = Evaluate(*node.children[0]);
         const TemplateArguments arguments = Arguments(node);
@@ -338,6 +346,7 @@ class Renderer {
   std::vector<Scope> scopes_;
   int line_ = 0;
   uint64_t steps_ = 0;
+  TemplateValue captured_;  // of the filter block that is applied
   int macro_depth_ = 0;
 };
 

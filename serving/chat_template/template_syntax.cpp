@@ -139,6 +139,7 @@ class Parser {
     if (name == "for") return For(std::move(node));
     if (name == "set") return Set(std::move(node));
     if (name == "macro") return Macro(std::move(node));
+    if (name == "filter") return FilterBlock(std::move(node));
     if (name == "generation") {
       NeedTagEnd();
       node->body = Body({"endgeneration"});
@@ -224,6 +225,17 @@ class Parser {
       node->body = Body({"endset"});
       EndOf("endset");
     }
+    return node;
+  }
+
+  Node FilterBlock(Node node) {
+    node->kind = Kind::kFilterBlock;
+    Node first = Make(Kind::kFilter, NeedName(), Make(Kind::kCaptured));
+    if (IsOperator("(")) first->arguments = Arguments();
+    node->children.push_back(FiltersAndTests(std::move(first)));
+    NeedTagEnd();
+    node->body = Body({"endfilter"});
+    EndOf("endfilter");
     return node;
   }
 

@@ -33,17 +33,19 @@ struct TemplateNode {
     kTest,       // children[0] is text ( arguments )
     kUnary,      // text children[0]
     kBinary,     // children[0] text children[1]
+    kCaptured,   // what a filter block has in it
     kCondition,  // children[0] if children[1] else children[2] (null when left out)
     // Statements.
-    kText,      // text
-    kOutput,    // children[0]
-    kIf,        // children[0]; body, otherwise
-    kFor,       // names in children[0], if children[1]; body, otherwise
-    kSet,       // names = children[0]
-    kSetField,  // names[0] . text = children[0]
-    kSetBlock,  // names[0]: body
-    kMacro,     // text ( arguments: name and default ): body
-    kBody,      // body, for a tag that changes nothing
+    kText,         // text
+    kOutput,       // children[0]
+    kIf,           // children[0]; body, otherwise
+    kFor,          // names in children[0], if children[1]; body, otherwise
+    kSet,          // names = children[0]
+    kSetField,     // names[0] . text = children[0]
+    kSetBlock,     // names[0]: body
+    kFilterBlock,  // children[0], with kCaptured in it: body
+    kMacro,        // text ( arguments: name and default ): body
+    kBody,         // body, for a tag that changes nothing
     kBreak,
     kContinue,
   };

@@ -6,7 +6,7 @@ usage: make_vectors.py own > vectors.jsonl
 
 A line is {"name", "template", "variables", "rendered"} or, where the template itself refuses,
 {"name", "template", "variables", "error"}. `own` are the cases below; a FOLDER is searched for
-tokenizer_config.json and chat_template.jinja. Exit code 77: Jinja2 is not installed.
+tokenizer_config.json and templates (*.jinja). Exit code 77: Jinja2 is not installed.
 """
 
 import datetime
@@ -106,6 +106,10 @@ OWN = {
                   "else 3 }}{{ 'a' ~ (1 + 2) }}{{ true or false and false }}{{ -2 + 5 }}"
                   "{{ messages | length - 1 }}{{ 'a' if missing is not defined }}"
                   "{{ messages[0]['role'] + '!' | upper }}{{ 1 in [1] and not 2 in [1] }}",
+    "format and filter blocks": "{{ '{}-{}'.format('a', 1) }}{{ '{1}{0}{{x}}'.format(2, none) }}"
+                                "{{ '<{name}>'.format(name='n') }}{% filter upper | trim %}  a "
+                                "{% for m in messages %}{{ m.role }} {% endfor %}{% filter "
+                                "replace('b', 'c') %}bab{% endfilter %}  {% endfilter %}|",
     "the date": "{{ strftime_now('%Y-%m-%d') }} {{ strftime_now('%d %B %Y') }}",
     "refusal": "{% for m in messages %}\n{% if m.role == 'system' %}\n"
                "{{ raise_exception('No system role: ' + m.role) }}{% endif %}{% endfor %}",
@@ -148,8 +152,10 @@ def vector(name, template, variables):
     entry = {"name": name, "template": template, "variables": variables}
     try:
         entry["rendered"] = environment().from_string(template).render(**variables)
-    except (Refused, jinja2.UndefinedError, TypeError) as error:
+    except (Refused, jinja2.UndefinedError) as error:
         entry["error"] = str(error)
+    except (jinja2.TemplateError, TypeError):
+        return None  # neither does Jinja2: what comes of it is nobody's business
     return entry
 
 
@@ -173,7 +179,7 @@ def templates(folder):
             with open(path, encoding="utf-8") as file:
                 config = json.load(file)
             template = config.get("chat_template")
-        elif os.path.basename(path) == "chat_template.jinja":
+        elif path.endswith(".jinja"):
             with open(path, encoding="utf-8") as file:
                 template = file.read()
         else:
@@ -197,7 +203,7 @@ def real(folders):
 def main(arguments):
     if not arguments:
         sys.exit(__doc__)
-    for entry in own() if arguments == ["own"] else real(arguments):
+    for entry in filter(None, own() if arguments == ["own"] else real(arguments)):
         print(json.dumps(entry, ensure_ascii=False))
 
 

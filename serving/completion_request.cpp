@@ -30,12 +30,12 @@ constexpr int kArgumentsDepthMax = 50;
 std::optional<ApiError> ReadIds(const char* param, const Json& list, std::vector<int32_t>* ids) {
   ids->reserve(list.size());
   for (const Json& id : list) {
-    if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() > INT32_MAX) ||
-        id.get<int64_t>() < 0) {
+    const std::optional<int64_t> number = WholeNumber(id);
+    if (!number || *number < 0 || *number > INT32_MAX) {
       return BadParameter(param, fmt::format("{}: expected token ids, integers from 0, found {}",
                                              param, ShortJson(id)));
     }
-    ids->push_back(static_cast<int32_t>(id.get<int64_t>()));
+    ids->push_back(static_cast<int32_t>(*number));
   }
   return std::nullopt;
 }

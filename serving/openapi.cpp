@@ -51,10 +51,10 @@ constexpr std::string_view kOpenApi = R"json({
        "schema": {
         "type": "object",
         "properties": {
-         "prompt": {"type": "string"},
-         "messages": {"type": "array", "items": {"type": "object"}},
-         "add_special_tokens": {"type": "boolean"},
-         "return_token_strs": {"type": "boolean"}
+         "prompt": {"type": ["string", "null"]},
+         "messages": {"type": ["array", "null"], "items": {"type": "object"}},
+         "add_special_tokens": {"type": ["boolean", "null"]},
+         "return_token_strs": {"type": ["boolean", "null"]}
         }
        }
       }
@@ -172,9 +172,9 @@ constexpr std::string_view kOpenApi = R"json({
        "schema": {
         "type": "object",
         "properties": {
-         "rate_limit": {"type": "integer", "minimum": 0, "maximum": 1000000000},
-         "reload_keys": {"type": "boolean"},
-         "reload_certificate": {"type": "boolean"}
+         "rate_limit": {"type": ["integer", "null"], "minimum": 0, "maximum": 1000000000},
+         "reload_keys": {"type": ["boolean", "null"]},
+         "reload_certificate": {"type": ["boolean", "null"]}
         }
        }
       }
@@ -216,8 +216,8 @@ constexpr std::string_view kOpenApi = R"json({
          }
         ]
        },
-       "echo": {"type": "boolean"},
-       "logprobs": {"type": "integer", "minimum": 0, "maximum": 20}
+       "echo": {"type": ["boolean", "null"]},
+       "logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20}
       },
       "required": ["prompt"]
      }
@@ -232,15 +232,15 @@ constexpr std::string_view kOpenApi = R"json({
        "messages": {
         "type": "array",
         "minItems": 1,
-        "items": {"type": "object", "required": ["role"]}
+        "items": {"type": "object", "properties": {"role": {"type": "string"}}, "required": ["role"]}
        },
-       "max_completion_tokens": {"type": "integer", "minimum": 1, "maximum": 1073741824},
-       "logprobs": {"type": "boolean"},
-       "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
-       "tools": {"type": "array", "items": {"type": "object"}, "maxItems": 128},
+       "max_completion_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 1073741824},
+       "logprobs": {"type": ["boolean", "null"]},
+       "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
+       "tools": {"type": ["array", "null"], "items": {"type": "object"}, "maxItems": 128},
        "tool_choice": {},
-       "parallel_tool_calls": {"type": "boolean"},
-       "chat_template_kwargs": {"type": "object"}
+       "parallel_tool_calls": {"type": ["boolean", "null"]},
+       "chat_template_kwargs": {"type": ["object", "null"]}
       },
       "required": ["messages"]
      }
@@ -277,33 +277,34 @@ constexpr std::string_view kOpenApi = R"json({
    "Common": {
     "type": "object",
     "properties": {
-     "model": {"type": "string"},
-     "max_tokens": {"type": "integer", "minimum": 0, "maximum": 1073741824},
-     "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-     "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-     "top_k": {"type": "integer", "minimum": -1, "maximum": 1000000},
-     "min_p": {"type": "number", "minimum": 0, "maximum": 1},
-     "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 100},
-     "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
-     "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+     "model": {"type": ["string", "null"]},
+     "max_tokens": {"type": ["integer", "null"], "minimum": 0, "maximum": 1073741824},
+     "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
+     "top_p": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+     "top_k": {"type": ["integer", "null"], "minimum": -1, "maximum": 1000000},
+     "min_p": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+     "repetition_penalty": {"type": ["number", "null"], "minimum": 0.01, "maximum": 100},
+     "frequency_penalty": {"type": ["number", "null"], "minimum": -2, "maximum": 2},
+     "presence_penalty": {"type": ["number", "null"], "minimum": -2, "maximum": 2},
      "logit_bias": {
-      "type": "object",
-      "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}
+      "type": ["object", "null"],
+      "additionalProperties": {"type": ["number", "null"], "minimum": -100, "maximum": 100}
      },
-     "seed": {"type": "integer"},
+     "seed": {"type": ["integer", "null"]},
      "stop": {
       "anyOf": [
        {"type": "string"},
-       {"type": "array", "items": {"type": "string"}, "maxItems": 16}
+       {"type": "array", "items": {"type": "string"}, "maxItems": 16},
+       {"type": "null"}
       ]
      },
-     "n": {"type": "integer", "minimum": 1, "maximum": 128},
-     "stream": {"type": "boolean"},
-     "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
-     "ignore_eos": {"type": "boolean"},
-     "priority": {"type": "integer", "minimum": -1000, "maximum": 1000},
+     "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 128},
+     "stream": {"type": ["boolean", "null"]},
+     "stream_options": {"type": ["object", "null"], "properties": {"include_usage": {"type": ["boolean", "null"]}}},
+     "ignore_eos": {"type": ["boolean", "null"]},
+     "priority": {"type": ["integer", "null"], "minimum": -1000, "maximum": 1000},
      "response_format": {
-      "type": "object",
+      "type": ["object", "null"],
       "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}},
       "required": ["type"]
      }

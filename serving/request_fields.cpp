@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -44,6 +45,17 @@ std::string ShortJson(const Json& json) {
   std::string text = json.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > kShown) text = text.substr(0, kShown) + "...";
   return text;
+}
+
+std::optional<int64_t> WholeNumber(const Json& json) {
+  constexpr double kExact = 9007199254740992;  // 2^53
+  if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
+    return std::nullopt;
+  }
+  if (json.is_number_integer()) return json.get<int64_t>();
+  const double number = json.is_number() ? json.get<double>() : 0.5;
+  if (std::trunc(number) != number || std::abs(number) > kExact) return std::nullopt;
+  return static_cast<int64_t>(number);
 }
 
 const Json* RequestFields::Find(const char* name) const {
@@ -89,14 +101,11 @@ std::optional<ApiError> RequestFields::Integer(const char* name, int64_t min, in
                                                int64_t* value) const {
   const Json* field = Find(name);
   if (field == nullptr) return std::nullopt;
-  const bool fits =
-      field->is_number_integer() &&
-      !(field->is_number_unsigned() && field->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
-  const int64_t number = fits ? field->get<int64_t>() : 0;
-  if (!fits || number < min || number > max) {
+  const std::optional<int64_t> number = WholeNumber(*field);
+  if (!number || *number < min || *number > max) {
     return Wrong(name, fmt::format("an integer from {} to {}", min, max), *field);
   }
-  *value = number;
+  *value = *number;
   return std::nullopt;
 }
 

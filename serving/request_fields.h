@@ -16,6 +16,9 @@ namespace expertflow {
 std::optional<ApiError> ParseRequestBody(std::string_view body, nlohmann::ordered_json* json);
 // As it may stand in a message: cut when it is long.
 std::string ShortJson(const nlohmann::ordered_json& json);
+// An integer, or a number without a fraction, as JSON schemas take it; nothing else, and no more
+// than 64 bits.
+std::optional<int64_t> WholeNumber(const nlohmann::ordered_json& json);
 
 class RequestFields {
  public:

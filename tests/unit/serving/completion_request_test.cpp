@@ -216,6 +216,20 @@ TEST(CompletionRequestTest, ToolsGoToTheTemplateAndADemandedCallIsAGrammar) {
   EXPECT_NE(request.grammar.find(R"(\"g\")"), std::string::npos);
 }
 
+// As JSON schemas have it, 5.0 is an integer.
+TEST(CompletionRequestTest, WholeNumbersMayHaveAPoint) {
+  CompletionRequest request;
+  ASSERT_FALSE(
+      ParseCompletionRequest(R"({"prompt":[7.0,8],"max_tokens":5.0,"seed":-1e3})", &request));
+  EXPECT_EQ(std::get<std::vector<int32_t>>(request.prompts.at(0)), (std::vector<int32_t>{7, 8}));
+  EXPECT_EQ(request.max_tokens, 5U);
+  for (const char* bad : {R"({"prompt":[7.5]})", R"({"prompt":[1e10]})", R"({"prompt":[-1.0]})",
+                          R"({"prompt":"a","max_tokens":5.5})", R"({"prompt":"a","seed":1e300})",
+                          R"({"prompt":"a","seed":18446744073709551615})"}) {
+    EXPECT_TRUE(ParseCompletionRequest(bad, &request)) << bad;
+  }
+}
+
 TEST(CompletionRequestTest, AResponseFormatIsAGrammar) {
   CompletionRequest request;
   ASSERT_FALSE(ParseCompletionRequest(R"({"prompt":"a","response_format":{"type":"json_object"}})",

@@ -46,6 +46,9 @@ std::string PerfettoJson(const std::vector<Timeline>& timelines) {
   int64_t start_ns = std::numeric_limits<int64_t>::max();
   for (const Timeline& timeline : timelines) {
     for (const TimelineSpan& span : timeline.spans) start_ns = std::min(start_ns, span.begin_ns);
+    for (const TimelineSequence& sequence : timeline.sequences) {
+      start_ns = std::min(start_ns, sequence.begin_ns);
+    }
   }
   std::string json = R"({"displayTimeUnit":"ns","traceEvents":[)";
   auto out = std::back_inserter(json);
@@ -71,6 +74,17 @@ std::string PerfettoJson(const std::vector<Timeline>& timelines) {
           static_cast<double>(span.begin_ns - start_ns) / 1e3,
           static_cast<double>(span.end_ns - span.begin_ns) / 1e3, SpanName(span),
           Category(span.kind), copy ? "bytes" : "rows", span.bytes);
+    }
+    for (const TimelineSequence& sequence : timeline.sequences) {
+      // They overlap: asynchronous events, which get rows of their own.
+      for (const auto& [phase, at_ns] :
+           {std::pair("b", sequence.begin_ns), std::pair("e", sequence.end_ns)}) {
+        fmt::format_to(
+            out,
+            R"({}{{"ph":"{}","pid":{},"id":{},"ts":{:.3f},"name":"sequence {}","cat":"sequence","args":{{"trace_id":"{}"}}}})",
+            separator, phase, pid, sequence.sequence, static_cast<double>(at_ns - start_ns) / 1e3,
+            sequence.sequence, sequence.trace_id);
+      }
     }
   }
   json += "\n]}\n";

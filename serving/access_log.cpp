@@ -30,23 +30,13 @@ double Milliseconds(int64_t ns) {
 
 }  // namespace
 
-std::string TraceIdOf(std::string_view traceparent) {
-  constexpr std::string_view kShape = "00-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
-  if (traceparent.size() != kShape.size()) return "";
-  for (size_t i = 0; i < kShape.size(); ++i) {
-    const char c = traceparent[i];
-    const bool hex = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-    if (kShape[i] == 'h' ? !hex : c != kShape[i]) return "";
-  }
-  return std::string(traceparent.substr(3, 32));
-}
-
 void AccessLog::Begin(const HttpRequest& request, size_t key) {
   Entry& entry = open_[request.connection];
   entry = {};
   entry.method = request.method.substr(0, kMethodShown);
   entry.path = request.path.substr(0, kPathShown);
-  entry.trace = TraceIdOf(request.traceparent);
+  entry.request = request.id;
+  entry.trace = request.trace.trace_id;
   entry.key = key;
   entry.began_ns = NowNs();
 }
@@ -110,9 +100,9 @@ void AccessLog::End(HttpConnectionId connection) {
   if (!found) return;
   const Entry& entry = found.mapped();
   std::string line = fmt::format(
-      R"({{"time":"{}","method":{},"path":{},"status":{},"outcome":{},"key":{},)"
+      R"({{"time":"{}","request":"{}","method":{},"path":{},"status":{},"outcome":{},"key":{},)"
       R"("duration_ms":{:.3f},"bytes":{})",
-      TimeOfDay(), JsonString(entry.method), JsonString(entry.path), entry.status,
+      TimeOfDay(), entry.request, JsonString(entry.method), JsonString(entry.path), entry.status,
       JsonString(entry.outcome), entry.key, Milliseconds(NowNs() - entry.began_ns), entry.bytes);
   if (entry.first_ns != 0) {
     line += fmt::format(R"(,"first_ms":{:.3f})", Milliseconds(entry.first_ns - entry.began_ns));

@@ -41,7 +41,8 @@ class AccessLog final : public HttpReplies {
   struct Entry {
     std::string method;
     std::string path;
-    std::string trace;  // of the W3C's traceparent
+    std::string request;
+    std::string trace;
     size_t key = 0;
     int64_t began_ns = 0;
     int64_t first_ns = 0;  // of a stream
@@ -58,8 +59,5 @@ class AccessLog final : public HttpReplies {
   const Write write_;
   std::map<HttpConnectionId, Entry> open_;
 };
-
-// The trace id of a traceparent header ("00-<32 hex>-<16 hex>-<2 hex>"); empty when it is none.
-std::string TraceIdOf(std::string_view traceparent);
 
 }  // namespace expertflow

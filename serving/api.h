@@ -149,7 +149,7 @@ class Api final : public HttpHandler {
               std::vector<int32_t>* ids, ApiError* error) const;
   bool Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int32_t>>* prompts,
                 ApiError* error) const;
-  void Start(HttpConnectionId connection, const CompletionRequest& parsed,
+  void Start(const HttpRequest& request, const CompletionRequest& parsed,
              const std::vector<std::vector<int32_t>>& prompts);
   std::string EchoOf(const CompletionRequest::Prompt& prompt) const;
 

@@ -47,7 +47,7 @@ void Api::Complete(const HttpRequest& request) {
     Fail(connection, ApiErrorFrom(Unavailable(why)));
     return;
   }
-  Start(connection, parsed, prompts);
+  Start(request, parsed, prompts);
 }
 
 bool Api::Tokenize(const CompletionRequest& parsed, std::vector<std::vector<int32_t>>* prompts,
@@ -83,8 +83,9 @@ std::string Api::EchoOf(const CompletionRequest::Prompt& prompt) const {
   return tokenizer_.Decode(std::get<std::vector<int32_t>>(prompt), /*skip_special=*/false);
 }
 
-void Api::Start(HttpConnectionId connection, const CompletionRequest& parsed,
+void Api::Start(const HttpRequest& request, const CompletionRequest& parsed,
                 const std::vector<std::vector<int32_t>>& prompts) {
+  const HttpConnectionId connection = request.connection;
   Generation& generation = generations_[connection];
   generation.head = {
       .chat = !parsed.chat_json.empty(),
@@ -116,6 +117,7 @@ void Api::Start(HttpConnectionId connection, const CompletionRequest& parsed,
       submit.stop = parsed.stop;
       submit.ignore_eos = parsed.ignore_eos;
       submit.grammar = parsed.grammar;
+      submit.trace_id = request.trace.trace_id;
       submit.logprobs = parsed.logprobs;
       submit.prompt_logprobs = parsed.logprobs >= 0 && parsed.echo;
       requests_[submit.request] = {connection, generation.choices.size()};

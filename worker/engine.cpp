@@ -71,6 +71,7 @@ class ArenaWeights final : public WeightSource {
 struct Engine::Sequence {
   StartSequence start;
   ScheduledSequence scheduled;
+  int64_t started_ns = 0;
   std::shared_ptr<TokenMasks> masks;  // null: no grammar
   TokenMasks::StateId grammar_state = GrammarAutomaton::kDead;
 
@@ -297,6 +298,7 @@ Status Engine::Start(StartSequence start) {
         "--kv-memory or ask for fewer tokens",
         sequence->start.prompt_tokens, sequence->start.max_new_tokens, needed, limit));
   }
+  sequence->started_ns = NowNs();
   scheduler_->Add(&scheduled);
   sequences_.emplace(scheduled.id, std::move(sequence));
   CountSequences();
@@ -332,6 +334,12 @@ void Engine::Cancel(SequenceId id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
   if (recorder_ != nullptr) recorder_->EndSequence(id);
+  if (timeline_ != nullptr) {
+    timeline_->OnSequence({.sequence = id.value,
+                           .begin_ns = found->second->started_ns,
+                           .end_ns = NowNs(),
+                           .trace_id = found->second->start.trace_id});
+  }
   scheduler_->Remove(&found->second->scheduled);
   sequences_.erase(found);
   CountSequences();

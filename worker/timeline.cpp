@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "common/log.h"
@@ -18,12 +20,22 @@ namespace expertflow {
 namespace {
 
 constexpr uint64_t kMagic = 0x454e494c54465845;  // "EXFTLINE"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;                 // 1 had no sequences
+// Kinds of records that are no spans.
+constexpr auto kSequenceRecord = static_cast<TraceSpanKind>(kTraceSpanKinds);
+constexpr auto kTraceIdRecord = static_cast<TraceSpanKind>(kTraceSpanKinds + 1);
+constexpr size_t kTraceIdDigits = 32;
 constexpr size_t kBlockSpans = 4096;
 
 template <typename T>
 std::span<const uint8_t> BytesOf(const T* data, size_t count) {
   return {reinterpret_cast<const uint8_t*>(data), count * sizeof(T)};
+}
+
+int64_t FromHex(std::string_view digits) {
+  uint64_t value = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+  return static_cast<int64_t>(value);
 }
 
 int16_t Narrow(int32_t value) {
@@ -75,8 +87,12 @@ void TimelineRecorder::WriteBlock() {
 void TimelineRecorder::Add(const TimelineSpan& span) {
   const std::lock_guard lock(mutex_);
   if (keep_) kept_.push_back(span);
+  AddRecord(span);
+}
+
+void TimelineRecorder::AddRecord(const TimelineSpan& record) {
   if (!fd_.valid()) return;
-  block_.push_back(span);
+  block_.push_back(record);
   if (block_.size() >= kBlockSpans) WriteBlock();
 }
 
@@ -135,6 +151,20 @@ void TimelineRecorder::OnStep(int64_t begin_ns, int64_t end_ns, int64_t rows) {
        .kind = TraceSpanKind::kStep});
 }
 
+void TimelineRecorder::OnSequence(const TimelineSequence& sequence) {
+  const std::lock_guard lock(mutex_);
+  AddRecord({.begin_ns = sequence.begin_ns,
+             .end_ns = sequence.end_ns,
+             .bytes = sequence.sequence,
+             .kind = kSequenceRecord});
+  if (sequence.trace_id.size() != kTraceIdDigits) return;
+  const std::string_view digits = sequence.trace_id;
+  AddRecord({.begin_ns = FromHex(digits.substr(0, kTraceIdDigits / 2)),
+             .end_ns = FromHex(digits.substr(kTraceIdDigits / 2)),
+             .bytes = sequence.sequence,
+             .kind = kTraceIdRecord});
+}
+
 void TimelineRecorder::TakeSpans(std::vector<TimelineSpan>* spans) {
   spans->clear();
   const std::lock_guard lock(mutex_);
@@ -150,18 +180,29 @@ Result<Timeline> ReadTimeline(const std::string& path) {
   }
   TimelineHeader& header = timeline.header;
   if (header.magic != kMagic) return InvalidArgument(path + ": not a timeline file");
-  if (header.version != kVersion || header.span_bytes != sizeof(TimelineSpan)) {
+  if (header.version < 1 || header.version > kVersion ||
+      header.span_bytes != sizeof(TimelineSpan)) {
     return InvalidArgument(fmt::format("{}: timeline format version {}, this program reads {}",
                                        path, header.version, kVersion));
   }
   header.host[sizeof(header.host) - 1] = '\0';
-  timeline.spans.resize((bytes.size() - sizeof(TimelineHeader)) / sizeof(TimelineSpan));
-  std::memcpy(timeline.spans.data(), bytes.data() + sizeof(TimelineHeader),
-              timeline.spans.size() * sizeof(TimelineSpan));
-  for (size_t i = 0; i < timeline.spans.size(); ++i) {
-    const TimelineSpan& span = timeline.spans[i];
-    if (static_cast<uint8_t>(span.kind) >= kTraceSpanKinds || span.end_ns < span.begin_ns) {
+  const size_t records = (bytes.size() - sizeof(TimelineHeader)) / sizeof(TimelineSpan);
+  for (size_t i = 0; i < records; ++i) {
+    TimelineSpan record;
+    std::memcpy(&record, bytes.data() + sizeof(TimelineHeader) + i * sizeof(record),
+                sizeof(record));
+    std::vector<TimelineSequence>& sequences = timeline.sequences;
+    if (record.kind == kTraceIdRecord && !sequences.empty() &&
+        sequences.back().sequence == record.bytes) {
+      sequences.back().trace_id =
+          fmt::format("{:016x}{:016x}", static_cast<uint64_t>(record.begin_ns),
+                      static_cast<uint64_t>(record.end_ns));
+    } else if (record.kind > kSequenceRecord || record.end_ns < record.begin_ns) {
       return InvalidArgument(fmt::format("{}: record {} is damaged", path, i));
+    } else if (record.kind == kSequenceRecord) {
+      sequences.push_back({record.bytes, record.begin_ns, record.end_ns});
+    } else {
+      timeline.spans.push_back(record);
     }
   }
   return timeline;

@@ -2,6 +2,9 @@
 // stream. Recorded by `--trace FILE`, shown by `expertflow trace --perfetto`
 // (docs/file-formats.md).
 //
+// Sequences, which overlap, are beside the spans: each from its start at this worker to its end,
+// with the trace id of the client's request.
+//
 // A file is a header and fixed-size records, appended in blocks, so that recording costs a store
 // per event and a crash loses at most the last block.
 #pragma once
@@ -30,6 +33,13 @@ struct TimelineHeader {
 };
 static_assert(sizeof(TimelineHeader) == 64);
 
+struct TimelineSequence {
+  uint64_t sequence = 0;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  std::string trace_id = {};  // 32 hex digits, or empty
+};
+
 class TimelineRecorder final : public ExecutorObserver {
  public:
   // Into a file, unless `path` is empty. An error names the path. With `keep`, spans are kept for
@@ -45,13 +55,15 @@ class TimelineRecorder final : public ExecutorObserver {
   void OnCopyBegin(ExpertKey key, CopyKind kind, uint64_t bytes, int64_t now_ns) override;
   void OnCopyEnd(ExpertKey key, CopyKind kind, uint64_t bytes, int64_t now_ns) override;
   void OnStep(int64_t begin_ns, int64_t end_ns, int64_t rows);
+  void OnSequence(const TimelineSequence& sequence);
   // Moves the spans since the last call to `spans`.
   void TakeSpans(std::vector<TimelineSpan>* spans);
 
  private:
   TimelineRecorder(UniqueFd fd, std::string path, bool keep);
   void Add(const TimelineSpan& span);
-  void WriteBlock();  // REQUIRES: mutex_ held
+  void AddRecord(const TimelineSpan& record);  // REQUIRES: mutex_ held
+  void WriteBlock();                           // REQUIRES: mutex_ held
 
   UniqueFd fd_;
   const std::string path_;
@@ -74,6 +86,7 @@ class TimelineRecorder final : public ExecutorObserver {
 struct Timeline {
   TimelineHeader header;
   std::vector<TimelineSpan> spans;
+  std::vector<TimelineSequence> sequences;
 };
 
 // A file that a crash cut short gives the spans before the cut. Errors name the path.

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "serving/http/trace_context.h"
+
 namespace expertflow {
 
 // Never reused. A connection has one request at a time; the next is read when that is answered.
@@ -24,7 +26,8 @@ struct HttpRequest {
   std::string path;    // without the query
   std::string authorization;
   std::string content_type;
-  std::string traceparent;
+  std::string id;      // 16 hex digits, this server's; every answer says it (X-Request-Id)
+  TraceContext trace;  // of the caller
   std::string body;
 };
 

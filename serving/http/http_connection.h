@@ -71,9 +71,10 @@ struct HttpConnection {
   std::unique_ptr<TlsSession> tls;  // null: plain HTTP
   HttpRequestReader reader;
   State state = State::kReading;
-  std::string out;      // as the network gets it
-  size_t written = 0;   // of `out`
-  uint32_t events = 0;  // that epoll watches
+  std::string answer_headers;  // of the request, for the head of its answer
+  std::string out;             // as the network gets it
+  size_t written = 0;          // of `out`
+  uint32_t events = 0;         // that epoll watches
   bool keep_alive = true;
   bool chunked = true;
   bool head_only = false;

@@ -77,7 +77,7 @@ HttpRequest HttpRequestReader::TakeRequest() {
   request.path = request.path.substr(0, request.path.find('?'));
   request.authorization = Text(message[http::field::authorization]);
   request.content_type = Text(message[http::field::content_type]);
-  request.traceparent = Text(message["traceparent"]);
+  request.trace = ParseTraceparent(Text(message["traceparent"]));
   request.body = std::move(message.body());
   return request;
 }

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <list>
 #include <map>
+#include <random>
 #include <utility>
 
 #include "common/clock.h"
@@ -104,6 +105,7 @@ class HttpServer::Impl {
   std::list<HttpConnectionId> broken_;
   HttpServerStats stats_;
   std::array<char, kReadBytes> buffer_;
+  std::mt19937_64 random_{std::random_device{}()};
 };
 
 Status HttpServer::Impl::Init() {
@@ -355,6 +357,11 @@ void HttpServer::Impl::TakeBytes(HttpConnection* connection, std::string_view by
   connection->head_only = connection->reader.is_head();
   HttpRequest request = connection->reader.TakeRequest();
   request.connection = connection->id;
+  request.id = SpanIdText(random_());
+  connection->answer_headers = fmt::format("X-Request-Id: {}\r\n", request.id);
+  if (const std::string trace = TraceparentOf(request.trace, request.id); !trace.empty()) {
+    connection->answer_headers += fmt::format("traceparent: {}\r\n", trace);
+  }
   connection->reader.Next();
   SetState(connection, State::kAnswering);
   handler_.OnRequest(request);
@@ -362,6 +369,7 @@ void HttpServer::Impl::TakeBytes(HttpConnection* connection, std::string_view by
 
 void HttpServer::Impl::Refuse(HttpConnection* connection, int status, std::string_view what) {
   connection->keep_alive = false;
+  connection->answer_headers.clear();  // of a request before it
   SetState(connection, State::kAnswering);
   Respond(connection->id, handler_.Refusal(status, what));
 }
@@ -443,10 +451,10 @@ void HttpServer::Impl::EndOfAnswer(HttpConnection* connection) {
 void HttpServer::Impl::Respond(HttpConnectionId id, const HttpResponse& response) {
   HttpConnection* connection = Find(id, State::kAnswering);
   if (connection == nullptr) return;
-  std::string text =
-      fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: {}\r\n",
-                  response.status, Reason(response.status), response.content_type,
-                  response.body.size(), connection->keep_alive ? "keep-alive" : "close");
+  std::string text = fmt::format(
+      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: {}\r\n{}",
+      response.status, Reason(response.status), response.content_type, response.body.size(),
+      connection->keep_alive ? "keep-alive" : "close", connection->answer_headers);
   for (const auto& [name, value] : response.headers) text += fmt::format("{}: {}\r\n", name, value);
   text += "\r\n";
   if (!connection->head_only) text += response.body;
@@ -462,9 +470,9 @@ void HttpServer::Impl::StartStream(HttpConnectionId id, std::string_view content
   SetState(connection, State::kStreaming);
   Write(connection,
         fmt::format("HTTP/1.1 200 OK\r\nContent-Type: {}\r\nCache-Control: no-cache\r\n"
-                    "{}Connection: {}\r\n\r\n",
+                    "{}Connection: {}\r\n{}\r\n",
                     content_type, connection->chunked ? "Transfer-Encoding: chunked\r\n" : "",
-                    connection->keep_alive ? "keep-alive" : "close"));
+                    connection->keep_alive ? "keep-alive" : "close", connection->answer_headers));
 }
 
 void HttpServer::Impl::Send(HttpConnectionId id, std::string_view bytes) {

@@ -164,7 +164,8 @@ TEST(TraceTest, ShowsStepsLayersCopiesAndStallsOfEachWorker) {
   const auto json = nlohmann::json::parse(ReadAll(folder + "/perfetto.json"));
   std::map<std::string, int> count;
   for (const auto& event : json["traceEvents"]) ++count[event.value("cat", "meta")];
-  EXPECT_EQ(count["step"], 20);  // the prompt's, and one for each token but the last
+  EXPECT_EQ(count["sequence"], 2);  // its begin and its end
+  EXPECT_EQ(count["step"], 20);     // the prompt's, and one for each token but the last
   EXPECT_EQ(count["layer"], 20 * 12);
   EXPECT_GT(count["demand"], 0);
   EXPECT_GT(count["stall"], 0);

@@ -395,6 +395,25 @@ TEST(ServeTest, WithoutItsJobTheServerEndsAndSaysWhy) {
   server.program().ExpectNothingLeft();
 }
 
+TEST(ServeTest, AClientsTraceIsInTheAnswerAndInTheTimeline) {
+  const std::string folder = ::testing::TempDir() + "serve-trace-" + std::to_string(::getpid());
+  std::filesystem::create_directory(folder);
+  Server server({"--trace", folder + "/t"});
+  const std::string trace = "0af7651916cd43dd8448eb211c80319c";
+  HttpClient client(server.port());
+  client.Post("/v1/completions", Body(5), "traceparent: 00-" + trace + "-b7ad6b7169203331-01\r\n");
+  EXPECT_THAT(client.ReadAll(), HasSubstr("traceparent: 00-" + trace + "-"));
+  server.ExpectEnds();
+  std::vector<std::string> arguments = {"trace", "--perfetto", folder + "/perfetto.json"};
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    arguments.push_back(entry.path().string());
+  }
+  Program show(arguments);
+  EXPECT_EQ(show.Wait(), 0) << show.err();
+  EXPECT_THAT(ReadAll(folder + "/perfetto.json"), HasSubstr("\"trace_id\":\"" + trace + "\""));
+  std::filesystem::remove_all(folder);
+}
+
 TEST(ServeTest, WithKeysOnlyTheirOwnersMayAsk) {
   char file[] = "/tmp/eft-keys-XXXXXX";
   UniqueFd fd(::mkstemp(file));

@@ -36,6 +36,52 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
   EXPECT_TRUE(all.ends_with("<closed>")) << all;
 }
 
+TEST_F(HttpServerTest, EveryAnswerHasAnIdAndGoesOnWithTheCallersTrace) {
+  Start();
+  const UniqueFd client = Connect();
+  const std::string trace = "0123456789abcdef0123456789abcdef";
+  Write(client, "GET /later HTTP/1.1\r\nHost: x\r\nTraceParent: 00-" + trace +
+                    "-00f067aa0ba902b7-01\r\n\r\n");
+  ASSERT_TRUE(Until([&] { return echo_.requests.size() == 1; }));
+  const HttpRequest first = echo_.requests[0];
+  EXPECT_EQ(first.id.size(), 16U);
+  EXPECT_EQ(first.trace.trace_id, trace);
+  server_->StartStream(first.connection, "text/event-stream");
+  server_->EndStream(first.connection);
+  const std::string streamed = Read(client, "\r\n0\r\n\r\n");
+  EXPECT_THAT(streamed, HasSubstr("X-Request-Id: " + first.id + "\r\n"));
+  EXPECT_THAT(streamed, HasSubstr("traceparent: 00-" + trace + "-" + first.id + "-01\r\n"));
+  Write(client, "GET /a HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string answer = Read(client, "GET /a ");
+  EXPECT_NE(echo_.requests[1].id, first.id);
+  EXPECT_THAT(answer, HasSubstr("X-Request-Id: " + echo_.requests[1].id + "\r\n"));
+  EXPECT_EQ(answer.find("traceparent"), std::string::npos);
+}
+
+TEST(TraceContextTest, OnlyAProperHeaderCounts) {
+  const std::string good = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01";
+  EXPECT_EQ(ParseTraceparent(good).trace_id, "0123456789abcdef0123456789abcdef");
+  EXPECT_EQ(ParseTraceparent(good).flags, "01");
+  for (size_t i = 0; i < good.size(); ++i) {
+    for (const char c : {'"', 'A', '-', 'g'}) {
+      std::string bad = good;
+      if (bad[i] == c) continue;
+      bad[i] = c;
+      EXPECT_EQ(ParseTraceparent(bad).trace_id, "") << bad;
+    }
+  }
+  const std::string zeros(32, '0');
+  for (const std::string& bad :
+       {std::string(), good.substr(1), good + "-00", "00-" + zeros + good.substr(35),
+        good.substr(0, 36) + "0000000000000000-01", "ff" + good.substr(2),
+        "01" + good.substr(2) + "x"}) {
+    EXPECT_EQ(ParseTraceparent(bad).trace_id, "") << bad;
+  }
+  // A later version may say more.
+  EXPECT_NE(ParseTraceparent("01" + good.substr(2) + "-more").trace_id, "");
+  EXPECT_NE(ParseTraceparent("01" + good.substr(2)).trace_id, "");
+}
+
 TEST_F(HttpServerTest, StreamsAreChunkedAndPlainForOldClients) {
   Start();
   for (const char* version : {"1.1", "1.0"}) {

@@ -13,6 +13,9 @@
 namespace expertflow {
 namespace {
 
+// What SentencePiece writes for a space.
+constexpr std::string_view kWordMark = "\u2581";
+
 uint64_t PairKey(int32_t left, int32_t right) {
   return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
 }
@@ -34,12 +37,20 @@ const Merge* MergeTable::Find(int32_t left, int32_t right) const {
   return slot.pair == kEmptyPair ? nullptr : &slot.merge;
 }
 
-size_t MergeTable::SlotFor(uint64_t pair) const {
+void MergeTable::Prefetch(int32_t left, int32_t right) const {
+  __builtin_prefetch(&slots_[FirstSlot(PairKey(left, right))]);
+}
+
+size_t MergeTable::FirstSlot(uint64_t pair) const {
   // Fibonacci hashing: the high bits of the product are well mixed.
   constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;
   const uint64_t hash = (pair ^ pair >> 29) * kMultiplier;
+  return static_cast<size_t>(hash >> 32) & (slots_.size() - 1);
+}
+
+size_t MergeTable::SlotFor(uint64_t pair) const {
   const size_t mask = slots_.size() - 1;
-  size_t slot = static_cast<size_t>(hash >> 32) & mask;
+  size_t slot = FirstSlot(pair);
   while (slots_[slot].pair != kEmptyPair && slots_[slot].pair != pair) slot = (slot + 1) & mask;
   return slot;
 }
@@ -52,6 +63,17 @@ Bpe::Bpe(Vocabulary vocabulary, MergeTable merges, const BpeOptions& options)
                                            : vocabulary_.Find(ByteCharacter(byte));
     byte_ids_[i] = id.value_or(-1);
   }
+  by_words_ = options_.byte_fallback && !options_.ignore_merges &&
+              vocabulary_.Find(kWordMark).has_value() && NoMergeReachesOverWords();
+}
+
+bool Bpe::NoMergeReachesOverWords() const {
+  bool within = true;
+  merges_.ForEachPair([&](int32_t left, int32_t right) {
+    within = within && (!vocabulary_.Content(right).starts_with(kWordMark) ||
+                        vocabulary_.Content(left).ends_with(kWordMark));
+  });
+  return within;
 }
 
 bool Bpe::HasAllBytes() const {
@@ -59,6 +81,42 @@ bool Bpe::HasAllBytes() const {
 }
 
 Status Bpe::Encode(std::string_view piece, BpeScratch* scratch, std::vector<int32_t>* ids) const {
+  if (!by_words_) return EncodeCached(piece, scratch, ids);
+  while (!piece.empty()) {
+    // Where a mark follows something else. A word may begin with several.
+    size_t at = 0;
+    while (piece.substr(at).starts_with(kWordMark)) at += kWordMark.size();
+    const size_t end = std::min(piece.find(kWordMark, at), piece.size());
+    RETURN_IF_ERROR(EncodeCached(piece.substr(0, end), scratch, ids));
+    piece.remove_prefix(end);
+  }
+  return OkStatus();
+}
+
+Status Bpe::EncodeCached(std::string_view word, BpeScratch* scratch,
+                         std::vector<int32_t>* ids) const {
+  using Cached = BpeScratch::CachedWord;
+  if (scratch->cache.empty() || word.empty() || word.size() > Cached::kBytesMax) {
+    return EncodeWhole(word, scratch, ids);
+  }
+  Cached& cached = scratch->cache[std::hash<std::string_view>()(word) % BpeScratch::kCachedWords];
+  if (std::string_view(cached.bytes.data(), cached.byte_count) == word) {
+    ids->insert(ids->end(), cached.ids.begin(), cached.ids.begin() + cached.id_count);
+    return OkStatus();
+  }
+  const size_t before = ids->size();
+  RETURN_IF_ERROR(EncodeWhole(word, scratch, ids));
+  const size_t count = ids->size() - before;
+  if (count > Cached::kIdsMax) return OkStatus();
+  std::copy(word.begin(), word.end(), cached.bytes.begin());
+  cached.byte_count = static_cast<uint8_t>(word.size());
+  std::copy(ids->begin() + static_cast<ptrdiff_t>(before), ids->end(), cached.ids.begin());
+  cached.id_count = static_cast<uint8_t>(count);
+  return OkStatus();
+}
+
+Status Bpe::EncodeWhole(std::string_view piece, BpeScratch* scratch,
+                        std::vector<int32_t>* ids) const {
   if (options_.ignore_merges) {
     std::string_view content = piece;
     if (!options_.byte_fallback) {

@@ -115,6 +115,9 @@ Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text) const {
   std::vector<AddedTokenMatcher::Segment> segments;
   parts_->verbatim_tokens.Split(text, &segments);
   Parts::Working working;
+  // Shorter texts repeat too few words to be worth it.
+  constexpr size_t kCacheTextBytesMin = 16 << 10;
+  if (text.size() >= kCacheTextBytesMin) working.bpe.cache.resize(BpeScratch::kCachedWords);
   for (const auto& segment : segments) {
     if (segment.id != AddedTokenMatcher::Segment::kText) {
       ids.push_back(segment.id);

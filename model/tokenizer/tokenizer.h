@@ -2,8 +2,9 @@
 // fallback, with the file's own normalizer, pre-tokenizer and added tokens. Ids equal the reference
 // library's.
 //
-// Immutable after loading, so any number of threads may share one. Nothing is cached: memory does
-// not grow with use. Text that is not valid UTF-8 is read with U+FFFD for each broken part.
+// Immutable after loading, so any number of threads may share one. Nothing is cached beyond a call:
+// memory does not grow with use. Text that is not valid UTF-8 is read with U+FFFD for each broken
+// part.
 //
 // The folder: utf8, nfc, normalizer, byte_alphabet (characters), regex_syntax, regex, pre_tokenizer
 // (cutting), added_tokens, vocabulary, bpe (ids), tokenizer_json (the file), stream_decoder (text

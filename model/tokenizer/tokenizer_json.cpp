@@ -19,6 +19,7 @@ using simdjson::dom::object;
 constexpr size_t kJsonBytesMax = size_t{256} << 20;
 constexpr size_t kJsonDepthMax = 32;
 constexpr size_t kMergesMax = size_t{1} << 24;
+constexpr size_t kLookUpsAtOnce = 32;
 
 // The GPT-2 pre-tokenizer, which "use_regex" of ByteLevel stands for.
 constexpr std::string_view kGpt2Pattern =
@@ -375,6 +376,16 @@ Result<Vocabulary> ReadVocabulary(const object& model,
   Vocabulary vocabulary;
   if (spelling) vocabulary.SpellAsText(*std::move(spelling));
   vocabulary.Reserve(entries.size());
+  // Some at a time: memory fetches the places of the next while one is added.
+  std::vector<std::pair<std::string_view, int64_t>> waiting;
+  const auto add = [&]() -> Status {
+    for (const auto& [content, id] : waiting) {
+      const Status added = vocabulary.Add(content, id);
+      if (!added.ok()) return added.WithContext("model.vocab");
+    }
+    waiting.clear();
+    return OkStatus();
+  };
   for (const auto& [content, value] : entries) {
     int64_t id = 0;
     if (value.get(id) != simdjson::SUCCESS) {
@@ -382,9 +393,11 @@ Result<Vocabulary> ReadVocabulary(const object& model,
           fmt::format("model.vocab: the id of token '{}' must be an integer from 0 to {}", content,
                       Vocabulary::kTokenIdMax));
     }
-    const Status added = vocabulary.Add(content, id);
-    if (!added.ok()) return added.WithContext("model.vocab");
+    vocabulary.Prefetch(content);
+    waiting.emplace_back(content, id);
+    if (waiting.size() == kLookUpsAtOnce) RETURN_IF_ERROR(add());
   }
+  RETURN_IF_ERROR(add());
   return vocabulary;
 }
 
@@ -420,6 +433,64 @@ size_t CountMerges(const array& merges) {
   return count;
 }
 
+// Looks tokens up some merges at a time: memory fetches the next while one is compared.
+class MergeReader {
+ public:
+  MergeReader(const Vocabulary& vocabulary, MergeTable* merges)
+      : vocabulary_(vocabulary), merges_(*merges) {}
+
+  size_t count() const { return done_ + waiting_.size(); }
+  Status Add(const MergeParts& parts) {
+    vocabulary_.Prefetch(parts.left);
+    vocabulary_.Prefetch(parts.right);
+    waiting_.push_back(parts);
+    return waiting_.size() < kLookUpsAtOnce ? OkStatus() : Finish();
+  }
+  // Appends what waits.
+  Status Finish() {
+    found_.clear();
+    for (const MergeParts& parts : waiting_) {
+      const auto left = vocabulary_.Find(parts.left);
+      const auto right = vocabulary_.Find(parts.right);
+      if (!left || !right) return NoToken(!left ? parts.left : parts.right);
+      ASSIGN_OR_RETURN(const int32_t merged, FindMerged(parts));
+      merges_.Prefetch(*left, *right);
+      found_.push_back({*left, *right, merged});
+    }
+    for (const Found& found : found_) merges_.Append(found.left, found.right, found.merged);
+    done_ += waiting_.size();
+    waiting_.clear();
+    return OkStatus();
+  }
+
+ private:
+  struct Found {
+    int32_t left, right, merged;
+  };
+
+  Status NoToken(std::string_view token) const {
+    return InvalidArgument(fmt::format("model.merges[{}]: token '{}' is not in model.vocab",
+                                       done_ + found_.size(), token));
+  }
+  // Most vocabularies number the tokens in the order of the merges that make them.
+  Result<int32_t> FindMerged(const MergeParts& parts) {
+    merged_.assign(parts.left).append(parts.right);
+    if (vocabulary_.Content(last_merged_ + 1) == merged_) return ++last_merged_;
+    const auto id = vocabulary_.Find(merged_);
+    if (!id) return NoToken(merged_);
+    last_merged_ = *id;
+    return *id;
+  }
+
+  const Vocabulary& vocabulary_;
+  MergeTable& merges_;
+  std::vector<MergeParts> waiting_;
+  std::vector<Found> found_;
+  size_t done_ = 0;
+  std::string merged_;
+  int32_t last_merged_ = -1;
+};
+
 Result<MergeTable> ReadMerges(const object& model, const Vocabulary& vocabulary) {
   ASSIGN_OR_RETURN(const array list, GetMember<array>(model, "model", "merges"));
   const size_t count = CountMerges(list);
@@ -428,27 +499,16 @@ Result<MergeTable> ReadMerges(const object& model, const Vocabulary& vocabulary)
         fmt::format("model.merges has {} merges, at most {} are allowed", count, kMergesMax));
   }
   MergeTable merges(count);
-  std::string merged;
-  int32_t rank = 0;
+  MergeReader reader(vocabulary, &merges);
   for (const element& value : list) {
     const auto parts = ReadMerge(value);
     if (!parts) {
       return InvalidArgument(fmt::format(
-          "model.merges[{}] must be two tokens, as \"a b\" or as [\"a\", \"b\"]", rank));
+          "model.merges[{}] must be two tokens, as \"a b\" or as [\"a\", \"b\"]", reader.count()));
     }
-    merged.assign(parts->left).append(parts->right);
-    const auto left = vocabulary.Find(parts->left);
-    const auto right = vocabulary.Find(parts->right);
-    const auto id = vocabulary.Find(merged);
-    if (!left || !right || !id) {
-      return InvalidArgument(fmt::format("model.merges[{}]: token '{}' is not in model.vocab", rank,
-                                         !left    ? parts->left
-                                         : !right ? parts->right
-                                                  : merged));
-    }
-    merges.Append(*left, *right, *id);
-    ++rank;
+    RETURN_IF_ERROR(reader.Add(*parts));
   }
+  RETURN_IF_ERROR(reader.Finish());
   return merges;
 }
 

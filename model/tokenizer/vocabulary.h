@@ -36,6 +36,10 @@ class Vocabulary {
   Status Add(std::string_view content, int64_t id);
 
   std::optional<int32_t> Find(std::string_view content) const;
+  // Makes an Add() or Find() that follows soon faster. REQUIRES: Reserve() was called
+  void Prefetch(std::string_view content) const {
+    __builtin_prefetch(&index_[HashOf(content) & (index_.size() - 1)]);
+  }
 
   // The largest id + 1; ids below it may be unused.
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }

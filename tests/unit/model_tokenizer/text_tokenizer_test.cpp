@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "model/tokenizer/byte_alphabet.h"
 #include "model/tokenizer/stream_decoder.h"
@@ -111,6 +113,34 @@ TEST(TextTokenizer, MetaspaceInsteadOfANormalizer) {
   file["model"]["merges"].insert(file["model"]["merges"].begin(), "b ▁");
   EXPECT_THAT(Ids(*with("never", false), "b b"), ElementsAre(300, 261));
   EXPECT_THAT(Ids(*with("never", true), "b b"), ElementsAre(261, 259, 261));
+}
+
+// A long text takes words that come again from a cache, whose places are fewer than the words.
+TEST(TextTokenizer, LongTextsGiveWhatTheirWordsGive) {
+  const auto small = MustParse(TextTokenizer());
+  auto bundled = Tokenizer::Load(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe/tokenizer.json");
+  ASSERT_TRUE(bundled.ok()) << bundled.status().message();
+  std::mt19937 random(5);
+  constexpr std::string_view kLetters[] = {"a", "b", "ab", "é", "the", "n", "ing"};
+  std::vector<std::string> words(8000);
+  for (std::string& word : words) {
+    for (uint32_t i = random() % 10 + random() % 3 * 8; i-- > 0;) {
+      word += kLetters[random() % std::size(kLetters)];
+    }
+    word += 'b';  // none is empty
+  }
+  std::string text;
+  std::vector<int32_t> expected, expected_of_bundled;
+  for (size_t i = 0; i < 2 * words.size(); ++i) {
+    const std::string& word = words[i % words.size()];
+    text += (i == 0 ? "" : " ") + word;
+    const auto ids = Ids(*small, word);
+    expected.insert(expected.end(), ids.begin(), ids.end());
+    const auto others = Ids(**bundled, (i == 0 ? "" : " ") + word);
+    expected_of_bundled.insert(expected_of_bundled.end(), others.begin(), others.end());
+  }
+  EXPECT_TRUE(Ids(*small, text) == expected);
+  EXPECT_TRUE(Ids(**bundled, text) == expected_of_bundled);
 }
 
 TEST(TextTokenizer, WholePiecesWithIgnoreMerges) {

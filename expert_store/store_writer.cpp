@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/atomic_file.h"
 #include "common/process.h"
 #include "common/units.h"
+#include "expert_store/pack_file.h"
 #include "expert_store/quantise.h"
 
 namespace expertflow {
@@ -82,9 +82,10 @@ class Hasher {
 // Copies all units. Threads take them in order; the first error stops all.
 class Filler {
  public:
+  // `pack`, if not null, knows units that are there already and lists those that come.
   Filler(const StoreLayout& layout, const StoreFillOptions& options, int fd,
-         const std::string& name)
-      : layout_(layout), options_(options), fd_(fd), name_(name) {
+         const std::string& name, PackFile* pack)
+      : layout_(layout), options_(options), fd_(fd), name_(name), pack_(pack) {
     for (const StoreUnit& unit : layout.units()) total_bytes_ += unit.bytes;
     checksums_.resize(layout.units().size());
   }
@@ -130,16 +131,37 @@ class Filler {
     while (!stop_) {
       const size_t i = next_unit_.fetch_add(1);
       if (i >= layout_.units().size()) break;
+      const StoreUnit& unit = layout_.units()[i];
+      if (IsThere(i, unit, &hasher, buffer)) {
+        checksums_[i] = *pack_->Listed(i);
+        done_bytes_ += unit.bytes;
+        continue;
+      }
       hasher.Reset();
-      const Status status = CopyUnit(layout_.units()[i], &reader, &hasher, buffer);
+      Status status = CopyUnit(unit, &reader, &hasher, buffer);
+      checksums_[i] = hasher.Digest();
+      if (status.ok() && pack_ != nullptr && !stop_) status = pack_->List(i, checksums_[i]);
       if (!status.ok()) {
         Fail(status);
         break;
       }
-      checksums_[i] = hasher.Digest();
     }
     const std::lock_guard lock(mutex_);
     if (--running_ == 0) done_.notify_all();
+  }
+
+  // Listed by an earlier process, and its bytes are those that were listed.
+  bool IsThere(size_t index, const StoreUnit& unit, Hasher* hasher, std::span<uint8_t> buffer) {
+    if (pack_ == nullptr || !pack_->Listed(index)) return false;
+    hasher->Reset();
+    for (uint64_t at = 0; at < unit.bytes;) {
+      const uint64_t chunk = std::min<uint64_t>(buffer.size(), unit.bytes - at);
+      const ssize_t n = ::pread(fd_, buffer.data(), chunk, static_cast<off_t>(unit.offset + at));
+      if (n <= 0) return false;
+      hasher->Update(buffer.data(), static_cast<size_t>(n));
+      at += static_cast<uint64_t>(n);
+    }
+    return hasher->Digest() == *pack_->Listed(index);
   }
 
   Status CopyUnit(const StoreUnit& unit, Reader* reader, Hasher* hasher,
@@ -282,6 +304,7 @@ class Filler {
   const StoreFillOptions& options_;
   const int fd_;
   const std::string& name_;
+  PackFile* const pack_;
   uint64_t total_bytes_ = 0;
   std::vector<uint64_t> checksums_;  // each written by the thread that took the unit
   std::atomic<size_t> next_unit_{0};
@@ -363,11 +386,9 @@ std::vector<uint8_t> FinishMetadata(const StoreLayout& layout,
   return metadata;
 }
 
-}  // namespace
-
-Status FillStore(const StoreLayout& layout, int fd, const std::string& name,
-                 const StoreFillOptions& options) {
-  Filler filler(layout, options, fd, name);
+Status Fill(const StoreLayout& layout, int fd, const std::string& name,
+            const StoreFillOptions& options, PackFile* pack) {
+  Filler filler(layout, options, fd, name, pack);
   RETURN_IF_ERROR(filler.Run());
   const std::vector<uint8_t> metadata = FinishMetadata(layout, filler.checksums());
   const std::span<const uint8_t> bytes(metadata);
@@ -377,15 +398,22 @@ Status FillStore(const StoreLayout& layout, int fd, const std::string& name,
   return OkStatus();
 }
 
+}  // namespace
+
+Status FillStore(const StoreLayout& layout, int fd, const std::string& name,
+                 const StoreFillOptions& options) {
+  return Fill(layout, fd, name, options, nullptr);
+}
+
 Status PackStore(const StoreLayout& layout, const std::string& path,
                  const StoreFillOptions& options) {
-  ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  ASSIGN_OR_RETURN(PackFile file, PackFile::Open(path, layout));
   const int error = ::posix_fallocate(file.fd(), 0, static_cast<off_t>(layout.total_bytes()));
   if (error != 0) {
     return FromErrno(error,
                      fmt::format("cannot write {} ({})", path, FormatBytes(layout.total_bytes())));
   }
-  RETURN_IF_ERROR(FillStore(layout, file.fd(), path, options));
+  RETURN_IF_ERROR(Fill(layout, file.fd(), path, options, &file));
   const auto ready = static_cast<uint32_t>(StoreState::kReady);
   uint8_t state[sizeof(ready)];
   std::memcpy(state, &ready, sizeof(ready));

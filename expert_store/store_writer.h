@@ -31,8 +31,10 @@ struct StoreFillOptions {
 Status FillStore(const StoreLayout& layout, int fd, const std::string& name,
                  const StoreFillOptions& options);
 
-// Writes a packed store file, which appears only when it is complete. A full disk is
-// kResourceExhausted and leaves nothing behind.
+// Writes a packed store file, which appears only when it is complete. Goes on where a process that
+// was killed has stopped (pack_file.h): units that it listed are read and compared with their
+// checksums, and `quantised` is not called for them. A full disk is kResourceExhausted; an error
+// leaves nothing behind.
 Status PackStore(const StoreLayout& layout, const std::string& path,
                  const StoreFillOptions& options);
 

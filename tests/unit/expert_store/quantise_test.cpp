@@ -5,11 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <span>
 
 #include "common/half.h"
+#include "expert_store/pack_file.h"
 #include "expert_store/quantise.h"
 #include "expert_store/store_view.h"
 #include "model/checkpoint/safetensors_writer.h"
@@ -133,6 +137,68 @@ TEST_F(QuantisedStore, HoldsTheCheckpointsExperts) {
       ASSERT_NEAR(found, FloatFromBFloat16(bits), dtype == DType::kInt8 ? 2e-3 : 1e-1) << i;
     }
   }
+}
+
+// kill -9 in the middle: the next run goes on, and the file is that of a run without a break.
+TEST_F(QuantisedStore, APackThatWasKilledGoesOn) {
+  const auto layout = StoreLayout::Make(plan_, *checkpoint_, "{}", DType::kInt4);
+  ASSERT_TRUE(layout.ok()) << layout.status().ToString();
+  const auto pack = [&](const std::string& path, size_t kill_after) {
+    size_t calls = 0;
+    StoreFillOptions options;
+    options.threads = 2;
+    options.quantised = [&](const TensorInfo&, const QuantisationError&) {
+      if (++calls == kill_after) ::raise(SIGKILL);
+    };
+    EXPECT_TRUE(PackStore(*layout, path, options).ok());
+    return calls;
+  };
+  const auto killed_after = [&](const std::string& path, size_t calls) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      pack(path, calls);
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  };
+  const std::string whole = folder_.File("whole"), broken = folder_.File("broken");
+  const size_t all = pack(whole, 0);
+  const auto content = [](const std::string& path) {
+    return ReadFileToString(path, size_t{1} << 30).value();
+  };
+  killed_after(broken, all / 3);
+  killed_after(broken, all / 3);
+  EXPECT_FALSE(std::filesystem::exists(broken));
+  // A unit that is not what the list says is written again; a torn entry counts for nothing.
+  std::fstream part(broken + ".part", std::ios::in | std::ios::out | std::ios::binary);
+  part.seekp(static_cast<std::streamoff>(layout->units().front().offset));
+  part.put('x');
+  part.close();
+  std::ofstream(broken + ".part.done", std::ios::app | std::ios::binary) << "torn";
+  const size_t left = pack(broken, 0);
+  EXPECT_LT(left, all / 2);
+  EXPECT_GT(left, all / 4);
+  EXPECT_TRUE(content(broken) == content(whole));
+  EXPECT_FALSE(std::filesystem::exists(broken + ".part"));
+  EXPECT_FALSE(std::filesystem::exists(broken + ".part.done"));
+
+  // Other settings begin anew.
+  killed_after(broken, all / 2);
+  const auto other = StoreLayout::Make(plan_, *checkpoint_, "{}", DType::kInt8);
+  ASSERT_TRUE(other.ok());
+  ASSERT_TRUE(PackStore(*other, broken, {}).ok());
+  EXPECT_TRUE(StoreView::OpenFile(broken)->VerifyAll().ok());
+}
+
+TEST_F(QuantisedStore, TwoProcessesDoNotWriteOneFile) {
+  const auto layout = StoreLayout::Make(plan_, *checkpoint_, "{}");
+  ASSERT_TRUE(layout.ok());
+  const auto first = PackFile::Open(folder_.File("out"), *layout);
+  ASSERT_TRUE(first.ok()) << first.status().ToString();
+  EXPECT_THAT(PackStore(*layout, folder_.File("out"), {}).message(),
+              HasSubstr("another process is packing"));
 }
 
 TEST_F(QuantisedStore, RefusalsNameTheExpertOrTheTensor) {

@@ -79,7 +79,8 @@ Group Mxfp4WithScale(std::span<const float> values, float scale, double* error_s
 Group Mxfp4(std::span<const float> values) {
   const float largest = LargestOf(values);
   // 6 * 2^125 is the largest number that both scales can hold.
-  const int exponent = largest > 0 ? std::clamp(std::ilogb(largest) - 2, -127, 124) : -127;
+  // Nothing but zeros: a scale that kernels multiply with at full speed.
+  const int exponent = largest > 0 ? std::clamp(std::ilogb(largest) - 2, -127, 124) : 0;
   double error = 0, error_of_double = 0;
   const Group group = Mxfp4WithScale(values, std::ldexp(1.0f, exponent), &error);
   const Group wider = Mxfp4WithScale(values, std::ldexp(1.0f, exponent + 1), &error_of_double);

@@ -64,7 +64,7 @@ std::byte* Memory() {
     }
     auto* words = reinterpret_cast<uint32_t*>((*allocated)->data());
     for (size_t i = 0; i < kWeightBytes / 4; ++i) {
-      words[i] = 0x3c003c00u + static_cast<uint32_t>(i * 2654435761u >> 7 & 0x003f003fu);
+      words[i] = 0x3c3c3c3cu + static_cast<uint32_t>(i * 2654435761u >> 7 & 0x003f003fu);
     }
     return std::move(allocated).value();
   }();

@@ -144,6 +144,8 @@ class Coordinator {
   // A replacement runs on this host, so it takes the place of those that ran here. A worker also
   // replaces the last one, wherever that was.
   bool IsReplaced(const Process& gone) const;
+  // Queues the request again, or ends it when it was so too often.
+  void Requeue(SequenceId sequence, int64_t now_ns);
   // Starts another, now or later, or fails the job when no worker is left.
   void Replace(ProcessRole role, const std::string& why, int64_t now_ns);
   void StartReplacements(int64_t now_ns);

@@ -10,6 +10,8 @@ namespace expertflow {
 namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
+// A request that ran on more workers that died may be what kills them.
+constexpr uint32_t kRequeuesMax = 8;
 
 }  // namespace
 
@@ -36,11 +38,21 @@ void Coordinator::OnProcessGone(ProcessId id, const std::string& why, int64_t no
     ++counters_.workers_lost;
     const auto orphans = placement_.WorkerGone(WorkerId(id.value));
     counters_.requeues += orphans.size();
-    for (const SequenceId sequence : orphans) requests_.at(sequence).session.OnRequeued();
     LogWarning("{}; {} of its sequences are queued again", what, orphans.size());
+    for (const SequenceId sequence : orphans) Requeue(sequence, now_ns);
   }
   if (IsReplaced(process)) Replace(role, what, now_ns);
   Assign();
+}
+
+void Coordinator::Requeue(SequenceId sequence, int64_t now_ns) {
+  Session& session = requests_.at(sequence).session;
+  session.OnRequeued();
+  if (session.requeues() <= kRequeuesMax) return;
+  const Status status = Internal(fmt::format(
+      "{} workers died while they ran this request; it may be what they die of", kRequeuesMax + 1));
+  LogError("request {}: {}", session.request(), status.message());
+  Finish(sequence, FinishReason::kError, status, now_ns);
 }
 
 bool Coordinator::IsReplaced(const Process& gone) const {
@@ -57,8 +69,8 @@ void Coordinator::Replace(ProcessRole role, const std::string& why, int64_t now_
     return;
   }
   if (possible) {
-    LogWarning("no other {} is started: {} replacements were", RoleName(role),
-               Replacements::kPerRoleMax);
+    LogWarning("no other {} is started: {} replacements were in {} s", RoleName(role),
+               Replacements::kPerRoleMax, Replacements::kSpanNs / kSecondNs);
   }
   if (role == ProcessRole::kWorker && !HasProcess(role) && !replacements_.Expects(role)) {
     Fail(Unavailable(why + "; no worker is left"), now_ns);
@@ -78,8 +90,9 @@ void Coordinator::StartReplacements(int64_t now_ns) {
     }
     replacements_.Started(role, *pid, now_ns);
     ++counters_.restarts;
-    LogWarning("another {} is started, pid {} ({} of at most {})", RoleName(role), *pid,
-               replacements_.Count(role), Replacements::kPerRoleMax);
+    LogWarning("another {} is started, pid {} ({} of at most {} in {} s)", RoleName(role), *pid,
+               replacements_.Count(role), Replacements::kPerRoleMax,
+               Replacements::kSpanNs / kSecondNs);
   }
 }
 

@@ -5,10 +5,11 @@
 namespace expertflow {
 
 bool Replacements::Plan(ProcessRole role, int64_t now_ns) {
-  int32_t& count = count_[static_cast<size_t>(role)];
-  if (count == kPerRoleMax) return false;
-  planned_.push_back({role, now_ns + kBackOffNs[count]});
-  ++count;
+  std::vector<int64_t>& recent = recent_[static_cast<size_t>(role)];
+  std::erase_if(recent, [now_ns](int64_t planned_ns) { return now_ns - planned_ns >= kSpanNs; });
+  if (recent.size() == kPerRoleMax) return false;
+  planned_.push_back({role, now_ns + kBackOffNs[recent.size()]});
+  recent.push_back(now_ns);
   return true;
 }
 

@@ -1,6 +1,7 @@
 // Replacements of dead workers and stores: how many, when, and which are on their way. Each role
-// has a few for the whole life of the job, the second and third later than the one before, so that
-// a process that cannot live does not keep the host busy.
+// has a few in any span of some seconds, the second and third later than the one before, so that a
+// process that cannot live does not keep the host busy, and a job of any length gets over any
+// number of deaths.
 //
 // A replacement is known by the process id of the child until it joins. No I/O, no clock.
 #pragma once
@@ -17,10 +18,11 @@ namespace expertflow {
 class Replacements {
  public:
   static constexpr int32_t kPerRoleMax = 3;
+  static constexpr int64_t kSpanNs = 40'000'000'000;
   // Before the first, second and third.
   static constexpr int64_t kBackOffNs[kPerRoleMax] = {0, 1'000'000'000, 4'000'000'000};
 
-  // Plans one; false when the role has used up its own.
+  // Plans one; false when the role has used up its own for now.
   bool Plan(ProcessRole role, int64_t now_ns);
   // Roles whose replacement is due; the caller starts each, and says Started() or plans another.
   std::vector<ProcessRole> TakeDue(int64_t now_ns);
@@ -34,8 +36,10 @@ class Replacements {
 
   // One is planned or started.
   bool Expects(ProcessRole role) const;
-  // That were planned so far.
-  int32_t Count(ProcessRole role) const { return count_[static_cast<size_t>(role)]; }
+  // That were planned in the last span.
+  int32_t Count(ProcessRole role) const {
+    return static_cast<int32_t>(recent_[static_cast<size_t>(role)].size());
+  }
 
  private:
   struct Planned {
@@ -49,7 +53,7 @@ class Replacements {
 
   std::vector<Planned> planned_;
   std::map<int64_t, Child> started_;  // by pid; not joined yet
-  int32_t count_[3] = {};             // by role
+  std::vector<int64_t> recent_[3];    // by role: when those of the last span were planned
 };
 
 }  // namespace expertflow

@@ -66,6 +66,7 @@ class Session {
   RequestDone Done(FinishReason finish, const Status& status, int64_t now_ns) const;
 
   SequenceId sequence() const { return sequence_; }
+  uint32_t requeues() const { return requeues_; }
   uint64_t request() const { return request_.request; }
   int64_t submitted_ns() const { return submitted_ns_; }
   // The lower goes first.

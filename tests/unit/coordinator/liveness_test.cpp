@@ -392,5 +392,26 @@ TEST_F(LivenessTest, TheCoordinatorsOwnPauseIsNobodysSilence) {
   EXPECT_THAT(job_.killed, ElementsAre(ProcessId(2)));
 }
 
+// A request that every worker dies of does not go on for ever.
+TEST_F(LivenessTest, ARequestThatRanOnTooManyDeadWorkersIsGivenUp) {
+  job_.options.worker_command.clear();
+  job_.Start(12);
+  job_.Submit(1, "x", 30);
+  int32_t deaths = 0;
+  for (int32_t worker = 2; worker < 14 && job_.Got<RequestDone>().empty(); ++worker) {
+    for (int32_t id = 2; id < 14; ++id) {
+      if (job_.gone.contains(ProcessId(id)) || job_.running[ProcessId(id)].empty()) continue;
+      job_.Die(id);
+      ++deaths;
+      break;
+    }
+  }
+  EXPECT_EQ(deaths, 9);
+  EXPECT_EQ(job_.Done(1).finish, FinishReason::kError);
+  EXPECT_THAT(job_.Done(1).message, HasSubstr("9 workers died"));
+  job_.Submit(2, "x", 3);
+  EXPECT_FALSE(job_.coordinator->result());
+}
+
 }  // namespace
 }  // namespace expertflow

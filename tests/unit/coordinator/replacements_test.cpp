@@ -28,6 +28,18 @@ TEST(ReplacementsTest, TheFirstAtOnceTheOthersLaterThenNone) {
   EXPECT_TRUE(replacements.Plan(ProcessRole::kStore, now_ns));
 }
 
+// However often: a job that has run for long gets over one death more.
+TEST(ReplacementsTest, WhatWasLongAgoDoesNotCount) {
+  Replacements replacements;
+  constexpr int64_t kEachNs = 20'000'000'000;
+  for (int64_t death = 0; death < 100; ++death) {
+    ASSERT_TRUE(replacements.Plan(ProcessRole::kWorker, death * kEachNs)) << death;
+    EXPECT_LE(replacements.Count(ProcessRole::kWorker), 2);
+    EXPECT_THAT(replacements.TakeDue(death * kEachNs + Replacements::kBackOffNs[1]),
+                ElementsAre(ProcessRole::kWorker));
+  }
+}
+
 TEST(ReplacementsTest, OneThatJoinedIsNoLongerAReplacement) {
   Replacements replacements;
   replacements.Started(ProcessRole::kWorker, 41, 0);

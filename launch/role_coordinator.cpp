@@ -35,6 +35,13 @@ std::vector<std::string> ReplacementCommand(const Options& options, const std::s
   return command;
 }
 
+// A worker that chooses by experts who goes next gets as many to choose from as it can run.
+Result<int32_t> SequencesAtAWorker(const Options& options) {
+  ASSIGN_OR_RETURN(const bool in_place, ComputesInPlace(options));
+  const auto places = static_cast<int32_t>(options.Integer("sequences-max"));
+  return options.Switch("group-by-experts") && !in_place ? 4 * places : places;
+}
+
 Result<CoordinatorOptions> CoordinatorOptionsFrom(const Options& options,
                                                   const RoleContext& context) {
   CoordinatorOptions coordinator;
@@ -54,7 +61,7 @@ Result<CoordinatorOptions> CoordinatorOptionsFrom(const Options& options,
   coordinator.stores_expected = options.Given("stores") || started_stores == 0
                                     ? static_cast<int32_t>(options.Integer("stores"))
                                     : started_stores;
-  coordinator.sequences_per_worker_max = static_cast<int32_t>(options.Integer("sequences-max"));
+  ASSIGN_OR_RETURN(coordinator.sequences_per_worker_max, SequencesAtAWorker(options));
   coordinator.queued_requests_max = static_cast<uint32_t>(options.Integer("queue-max"));
   coordinator.start_timeout_ns = options.DurationNs("start-timeout");
   coordinator.heartbeat_ns = options.DurationNs("heartbeat-interval");

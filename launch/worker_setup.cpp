@@ -25,6 +25,7 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
   worker.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
   worker.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));
   worker.prefix_cache = options.Switch("prefix-cache");
+  worker.group_by_experts = options.Switch("group-by-experts");
   worker.static_batches = options.Text("batching") == "static";
   worker.transfer_chunk_bytes = options.Bytes("transfer-chunk");
   worker.heartbeat_ns = options.DurationNs("heartbeat-interval");

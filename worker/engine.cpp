@@ -137,6 +137,11 @@ class Engine::Sink final : public ForwardSink {
   void OnRoutes(LayerId layer, const int32_t* ids, const float* weights) override {
     if (engine_.recorder_ != nullptr) engine_.recorder_->OnRoutes(layer, ids, weights);
     const auto k = static_cast<size_t>(engine_.architecture_.shape().top_k);
+    if (engine_.demand_) {
+      for (size_t row = 0; row < engine_.tokens_.size(); ++row) {
+        engine_.demand_->Observe(engine_.tokens_[row], layer, {ids + row * k, k});
+      }
+    }
     for (size_t i = 0; i < captured_.size(); ++i) {
       if (!captured_[i].start->capture_routes) continue;
       const size_t begin = static_cast<size_t>(captured_[i].row) * k;
@@ -257,7 +262,11 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
                                      .prefill_tokens_max = options_.prefill_tokens_max,
                                      .reuse_prefixes = options_.prefix_cache,
                                      .static_batches = options_.static_batches};
-  scheduler_.emplace(schedule, plan.kv_blocks);
+  const ModelShape& shape = architecture_.shape();
+  if (options_.group_by_experts && plan.expert_slots < plan.experts_total && !plan.in_place) {
+    demand_.emplace(shape.layers, shape.experts, shape.vocab);
+  }
+  scheduler_.emplace(schedule, plan.kv_blocks, demand_ ? &*demand_ : nullptr);
   ASSIGN_OR_RETURN(model_, architecture_.Build(device_, *weights_, plan.limits));
   return OkStatus();
 }

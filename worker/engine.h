@@ -36,10 +36,11 @@ struct EngineOptions {
   MemoryPlan plan;
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;
-  bool prefix_cache = true;     // not while routing is recorded: a trace has every token
-  bool static_batches = false;  // SchedulerOptions
-  bool prefetch = true;         // by plan.limits.lookahead_max layers, at most
-  bool dynamic_stride = true;   // else by exactly as many
+  bool prefix_cache = true;       // not while routing is recorded: a trace has every token
+  bool static_batches = false;    // SchedulerOptions
+  bool group_by_experts = false;  // admit next what needs the same experts; not in place
+  bool prefetch = true;           // by plan.limits.lookahead_max layers, at most
+  bool dynamic_stride = true;     // else by exactly as many
   std::shared_ptr<const NextUseModel> forecaster;  // null: none
   std::shared_ptr<const HybridModel> predictor;    // null: the pre-gate
   double policy_time_most = 0.05;                  // of a layer's time, for each of the two
@@ -110,6 +111,7 @@ class Engine {
   Sampler sampler_;
   GrammarCache grammars_;
 
+  std::optional<ExpertDemand> demand_;                         // none: all experts are at hand
   std::optional<StepScheduler> scheduler_;                     // set by Init()
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;  // those of the scheduler
 

@@ -212,6 +212,7 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   engine_options.prefill_tokens_max = options_.prefill_tokens_max;
   engine_options.prefix_cache = KeepsPrefixes();
   engine_options.static_batches = options_.static_batches;
+  engine_options.group_by_experts = options_.group_by_experts;
   engine_options.prefetch = options_.prefetch;
   engine_options.dynamic_stride = options_.stride == 0;
   ASSIGN_OR_RETURN(engine_options.forecaster,

@@ -36,6 +36,7 @@ struct WorkerOptions {
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;  // per step
   bool prefix_cache = true;          // not while routing is recorded
+  bool group_by_experts = false;     // of waiting sequences, unless all experts are at hand
   bool static_batches = false;       // a new batch only when all of the last one have ended
   uint64_t transfer_chunk_bytes = 1 << 20;
   uint64_t outgoing_bytes_max = uint64_t{64} << 20;  // captured logits that wait to be sent

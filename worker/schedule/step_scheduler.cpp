@@ -7,6 +7,9 @@
 namespace expertflow {
 namespace {
 
+// So many others may go before a sequence because of their experts.
+constexpr int32_t kOvertakenPerPlace = 4;
+
 bool GoesFirst(const ScheduledSequence* a, const ScheduledSequence* b) {
   return a->rank != b->rank ? a->rank < b->rank : a->id < b->id;
 }
@@ -34,17 +37,47 @@ void StepScheduler::Remove(ScheduledSequence* sequence) {
   std::erase(running_, sequence);
 }
 
+std::vector<float> StepScheduler::UnusedExperts() const {
+  std::vector<float> unused;
+  for (const ScheduledSequence* sequence : running_) {
+    const std::vector<float> use = demand_->Predict(sequence->tokens);
+    unused.resize(use.size(), 1);
+    for (size_t i = 0; i < use.size(); ++i) unused[i] *= 1 - std::min(use[i], 1.0F);
+  }
+  return unused;
+}
+
+size_t StepScheduler::ChooseNext() {
+  if (demand_ == nullptr || running_.empty() || waiting_.size() == 1) return 0;
+  if (waiting_.front()->overtaken >= kOvertakenPerPlace * options_.sequences_max) return 0;
+  const std::vector<float> unused = UnusedExperts();
+  size_t best = 0;
+  float best_added = 0;
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    ScheduledSequence* sequence = waiting_[i];
+    if (sequence->experts.empty()) sequence->experts = demand_->Predict(sequence->tokens);
+    const float added = ExpertsAdded(unused, sequence->experts);
+    if (i == 0 || added < best_added) {
+      best = i;
+      best_added = added;
+    }
+  }
+  return best;
+}
+
 void StepScheduler::Admit(bool reuse) {
   if (options_.static_batches && !running_.empty()) return;
   while (!waiting_.empty() && static_cast<int32_t>(running_.size()) < options_.sequences_max) {
-    ScheduledSequence* next = waiting_.front();
+    const size_t chosen = ChooseNext();
+    ScheduledSequence* next = waiting_[chosen];
     const int64_t blocks = KvBlocks::BlocksFor(static_cast<int64_t>(next->tokens.size()));
     const int64_t shared = reuse ? kv_.CountHeld(next->tokens, ReuseMax(*next)) : 0;
     const auto growth = static_cast<int64_t>(running_.size());
     if (blocks - shared + growth > kv_.available()) return;
     if (reuse) Reuse(next);
     CHECK(kv_.Reserve(&next->kv, blocks));
-    waiting_.erase(waiting_.begin());
+    for (size_t i = 0; i < chosen; ++i) ++waiting_[i]->overtaken;
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(chosen));
     Insert(next, &running_);
   }
 }
@@ -96,6 +129,7 @@ void StepScheduler::Preempt() {
   kv_.Release(&last->kv);
   last->computed = 0;
   last->given = static_cast<int32_t>(last->tokens.size());
+  last->experts.clear();
   Insert(last, &waiting_);
   plan_.preempted.push_back(last);
   ++preemptions_;

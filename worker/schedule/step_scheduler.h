@@ -7,7 +7,9 @@
 // the running sequence of the highest rank is preempted: it gives its blocks back, waits, and later
 // computes its tokens again, so it goes on with the same text. The sequence of the lowest rank can
 // always take all blocks it needs, so something always advances. No sequence overtakes a waiting
-// one of a lower rank.
+// one of a lower rank, except that with an ExpertDemand the next one is that of the first few which
+// adds the fewest experts to those that the running ones are expected to need; nobody is overtaken
+// so by more than a few for each place.
 //
 // A step takes one token of each sequence that decodes, and prompt chunks up to a budget. A chunk
 // that another sequence computes in the same step is left out: it will be there.
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "worker/schedule/expert_demand.h"
 #include "worker/schedule/kv_blocks.h"
 
 namespace expertflow {
@@ -38,6 +41,8 @@ struct ScheduledSequence {
   int32_t prompt_tokens = 0;         // how many of `tokens` are prompt
   std::vector<int32_t> tokens = {};  // grows
 
+  int32_t overtaken = 0;            // by sequences whose experts were more at hand
+  std::vector<float> experts = {};  // ExpertDemand::Predict() of its tokens while it waits
   KvTable kv = {};
   int32_t computed = 0;       // tokens whose keys and values are in `kv`
   int32_t given = 0;          // tokens it had when it began: computing them is no decoding
@@ -67,8 +72,10 @@ struct StepPlan {
 
 class StepScheduler {
  public:
-  StepScheduler(const SchedulerOptions& options, int64_t kv_blocks)
-      : options_(options), kv_(kv_blocks, options.reuse_prefixes) {}
+  // `demand` outlives the scheduler; null: experts do not matter.
+  StepScheduler(const SchedulerOptions& options, int64_t kv_blocks,
+                const ExpertDemand* demand = nullptr)
+      : options_(options), demand_(demand), kv_(kv_blocks, options.reuse_prefixes) {}
 
   // REQUIRES: it fits the cache when it runs alone; stays where it is until it is removed
   void Add(ScheduledSequence* sequence);
@@ -90,6 +97,10 @@ class StepScheduler {
 
  private:
   void Admit(bool reuse);
+  // Of waiting_: which is next.
+  size_t ChooseNext();
+  // Of each expert, the probability that no running sequence needs it.
+  std::vector<float> UnusedExperts() const;
   void Reuse(ScheduledSequence* sequence);
   bool IsComputedByAnother(const ScheduledSequence& sequence) const;
   // Blocks for the first `tokens` tokens of running_[index]; false when it was preempted itself.
@@ -97,6 +108,7 @@ class StepScheduler {
   void Preempt();
 
   const SchedulerOptions options_;
+  const ExpertDemand* const demand_;
   KvBlocks kv_;
   std::vector<ScheduledSequence*> waiting_;  // both by rank
   std::vector<ScheduledSequence*> running_;

@@ -24,7 +24,8 @@ std::vector<int32_t> Ascending(int32_t first, int32_t count) {
 // A worker without a model: the token after a sequence's tokens is their number.
 class Worker {
  public:
-  Worker(const SchedulerOptions& options, int64_t blocks) : scheduler_(options, blocks) {}
+  Worker(const SchedulerOptions& options, int64_t blocks, const ExpertDemand* demand = nullptr)
+      : scheduler_(options, blocks, demand) {}
 
   void Start(uint64_t id, std::vector<int32_t> tokens, int32_t new_tokens, int64_t rank = 0) {
     auto sequence = std::make_unique<ScheduledSequence>();
@@ -134,6 +135,33 @@ TEST(StepSchedulerTest, LowerRanksGoFirst) {
   EXPECT_EQ(worker.Step(), (Rows{{4, 1}}));
 }
 
+// Tokens below 100 use expert 0, others expert 1.
+ExpertDemand TwoKinds() {
+  ExpertDemand demand(1, 2, 200);
+  for (int32_t token = 0; token < 200; ++token) {
+    const int32_t expert = token < 100 ? 0 : 1;
+    for (int i = 0; i < 50; ++i) demand.Observe(token, LayerId(0), {&expert, 1});
+  }
+  return demand;
+}
+
+TEST(StepSchedulerTest, WhoNeedsTheSameExpertsGoesNextButOvertakesNobodyForEver) {
+  const ExpertDemand demand = TwoKinds();
+  Worker worker({.sequences_max = 2}, 50, &demand);
+  worker.Start(1, {5}, 100);
+  worker.Start(2, {105}, 1);  // another kind
+  for (uint64_t id = 3; id <= 12; ++id) worker.Start(id, {static_cast<int32_t>(id)}, 1);
+  std::vector<uint64_t> order;
+  for (int step = 0; step < 11; ++step) {
+    for (const Worker::Row& row : worker.Step()) {
+      if (row.id != 1) order.push_back(row.id);
+    }
+  }
+  // Two is overtaken four times for each place.
+  EXPECT_THAT(order, ElementsAre(3, 4, 5, 6, 7, 8, 9, 10, 2, 11, 12));
+  worker.RunToEnd();
+}
+
 // Two that would need four blocks at their ends share three.
 TEST(StepSchedulerTest, TheHighestRankIsPreemptedAndGoesOn) {
   Worker worker({.reuse_prefixes = false}, 3);
@@ -240,10 +268,11 @@ TEST(StepSchedulerTest, RandomLoadsEndAsTheyShould) {
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     std::mt19937 random(seed);
     const auto blocks = static_cast<int64_t>(4 + random() % 12);
+    const ExpertDemand demand = TwoKinds();
     Worker worker({.sequences_max = static_cast<int32_t>(1 + random() % 8),
                    .prefill_tokens_max = static_cast<int32_t>(1 + random() % 40),
                    .reuse_prefixes = random() % 4 != 0},
-                  blocks);
+                  blocks, random() % 2 == 0 ? &demand : nullptr);
     std::map<uint64_t, std::vector<int32_t>> expected;
     uint64_t next = 0;
     for (int event = 0; event < 400; ++event) {

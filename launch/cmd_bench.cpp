@@ -22,6 +22,8 @@
 #include "launch/bench/job_benches.h"
 #include "launch/bundled_model.h"
 #include "launch/commands.h"
+#include "launch/load/arrival_options.h"
+#include "launch/load/batching_bench.h"
 #include "launch/predictor/predictor_bench.h"
 
 namespace expertflow {
@@ -30,6 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int32_t kThreadsDefault = 2;
+constexpr std::string_view kBatching = "batching";  // takes a load
 
 struct Bench {
   std::string_view name;
@@ -109,6 +112,11 @@ BenchSetup SetupFrom(const Options& options, const std::string& work_folder) {
   return setup;
 }
 
+Result<BenchReport> RunBatching(const Options& options, const BenchSetup& setup) {
+  ASSIGN_OR_RETURN(std::vector<Arrival> arrivals, ArrivalsFrom(options));
+  return BenchBatching(setup, std::move(arrivals), ServiceLevelFrom(options));
+}
+
 }  // namespace
 
 int BenchCommand(const Options& options) {
@@ -117,14 +125,16 @@ int BenchCommand(const Options& options) {
   if (name == "serve") return BenchServeCommand(options);
   const auto* bench = std::find_if(kBenches.begin(), kBenches.end(),
                                    [&](const Bench& each) { return each.name == name; });
-  if (bench == kBenches.end()) {
+  if (bench == kBenches.end() && name != kBatching) {
     return Fail(options, InvalidArgument(fmt::format("unknown benchmark {}", name)));
   }
   const Result<TemporaryFolder> folder = TemporaryFolder::Create(options.Text("work-folder"));
   if (!folder.ok()) return Fail(options, folder.status());
   const Result<std::unique_ptr<CleanEnd>> clean_end = CleanEnd::Create(folder->path());
   if (!clean_end.ok()) return Fail(options, clean_end.status());
-  const Result<BenchReport> report = bench->run(SetupFrom(options, folder->path()));
+  const BenchSetup setup = SetupFrom(options, folder->path());
+  const Result<BenchReport> report =
+      name == kBatching ? RunBatching(options, setup) : bench->run(setup);
   if (!report.ok()) return Fail(options, report.status());
   fmt::print("{}", report->ToText());
   if (const Status json = WriteJsonOption(options, report->ToJson()); !json.ok()) {

@@ -9,10 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/mapped_file.h"
 #include "launch/commands.h"
 #include "launch/descriptors.h"
-#include "launch/load/arrivals.h"
+#include "launch/load/arrival_options.h"
 #include "launch/load/load_client.h"
 #include "launch/load/load_report.h"
 
@@ -21,7 +20,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kArrivalsBytesMax = size_t{256} << 20;
 constexpr int kOtherDescriptors = 64;
 
 // About a token each, in most vocabularies.
@@ -33,27 +31,6 @@ std::string PromptOf(int32_t tokens, std::mt19937_64* random) {
   std::string text;
   for (int32_t i = 0; i < tokens; ++i) text += kWords[(*random)() % std::size(kWords)];
   return text;
-}
-
-Result<std::vector<Arrival>> ArrivalsOf(const Options& options) {
-  const auto count = options.Integer("requests");
-  const Arrival each{0, static_cast<int32_t>(options.Integer("prompt-tokens")),
-                     static_cast<int32_t>(options.Integer("max-tokens"))};
-  const std::string file = options.Text("arrivals");
-  if (file.empty()) {
-    return PoissonArrivals(options.Number("rate"), count,
-                           static_cast<uint64_t>(options.Integer("seed")), each);
-  }
-  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(file, kArrivalsBytesMax));
-  ArrivalScale scale;
-  scale.time = options.Number("time-scale");
-  scale.lengths = options.Number("length-scale");
-  scale.count_max = count;
-  scale.prompt_tokens_max = each.prompt_tokens;
-  scale.max_tokens_max = each.max_tokens;
-  auto arrivals = ParseArrivals(text, scale);
-  if (!arrivals.ok()) return arrivals.status().WithContext(file);
-  return arrivals;
 }
 
 std::vector<LoadRequest> RequestsOf(const Options& options, const ServerUrl& target,
@@ -151,17 +128,15 @@ std::string TextOf(const LoadReport& report) {
 int BenchServeCommand(const Options& options) {
   const Result<ServerUrl> target = ServerUrl::Parse(options.Text("url"));
   if (!target.ok()) return Fail(options, target.status().WithContext("--url"));
-  const Result<std::vector<Arrival>> arrivals = ArrivalsOf(options);
-  if (!arrivals.ok()) return Fail(options, arrivals.status().WithContext("--arrivals"));
+  const Result<std::vector<Arrival>> arrivals = ArrivalsFrom(options);
+  if (!arrivals.ok()) return Fail(options, arrivals.status());
   RaiseDescriptorLimit(arrivals->size() + kOtherDescriptors);
   LoadOptions load;
   load.timeout_ns = options.DurationNs("answer-timeout");
   const Result<std::vector<LoadOutcome>> outcomes =
       RunLoad(*target, RequestsOf(options, *target, *arrivals), load);
   if (!outcomes.ok()) return Fail(options, outcomes.status(), kExitFailure);
-  const LoadReport report =
-      ReportOf(*outcomes, {static_cast<double>(options.DurationNs("slo-ttft")) / 1e6,
-                           static_cast<double>(options.DurationNs("slo-tpot")) / 1e6});
+  const LoadReport report = ReportOf(*outcomes, ServiceLevelFrom(options));
   fmt::print("{}", TextOf(report));
   if (const Status json = WriteJsonOption(options, JsonOf(options, report)); !json.ok()) {
     return Fail(options, json, kExitFailure);

@@ -103,6 +103,7 @@ constexpr CommandInfo kCommands[] = {
      "  memory    what store and workers take, and whether it grows\n"
      "  start     from the start of run to its first text\n"
      "  idle      CPU time of a job that has nothing to do\n"
+     "  batching  goodput of continuous and static batches: --arrivals and what follows it\n"
      "  serve     an open-loop load on any OpenAI-compatible server: --url and what follows it"},
     {Command::kClean, "clean", "remove what killed jobs left in /dev/shm and in job folders", ""},
     {Command::kCoordinator, "coordinator", "role: requests and decisions (one per job)",
@@ -148,7 +149,7 @@ constexpr OptionSpec kOptions[] = {
     {"benchmark",
      Type::kChoice,
      kBench,
-     "decode|prefill|copies|load|cache|record|predictor|overhead|memory|start|idle|serve",
+     "decode|prefill|copies|load|cache|record|predictor|overhead|memory|start|idle|batching|serve",
      "",
      "what to measure",
      {.positional = true, .required = true, .command_line_only = true}},

@@ -28,7 +28,10 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   input.lookahead_max = options.prefetch ? 1 : 0;
   input.kv_memory_bytes =
       static_cast<uint64_t>(options.positions) * architecture.shape().kv_bytes_per_token();
+  input.sequences_max = options.sequences_max;
   EngineOptions engine;
+  engine.sequences_max = options.sequences_max;
+  engine.static_batches = options.static_batches;
   ASSIGN_OR_RETURN(engine.plan, MakeMemoryPlan(architecture, input));
   engine.prefetch = options.prefetch;
   engine.prefix_cache = false;  // the same prompts come again and again

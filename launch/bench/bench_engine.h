@@ -19,8 +19,10 @@ struct BenchEngineOptions {
   bool in_place = true;
   double resident_percent = 100;  // of the experts, when not in place
   bool prefetch = false;
-  LinkProperties link;  // emulated when its rate is not 0
-  int32_t positions = 1024;
+  LinkProperties link;       // emulated when its rate is not 0
+  int32_t positions = 1024;  // of all sequences together
+  int32_t sequences_max = 16;
+  bool static_batches = false;           // SchedulerOptions
   TimelineRecorder* timeline = nullptr;  // outlives the engine
 };
 

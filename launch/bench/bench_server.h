@@ -1,0 +1,33 @@
+// `expertflow serve` as a child of a benchmark.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/process.h"
+#include "common/status.h"
+#include "launch/load/server_url.h"
+
+namespace expertflow {
+
+class BenchServer {
+ public:
+  // Takes requests when this returns. `arguments` follow those that choose model and address.
+  static Result<std::unique_ptr<BenchServer>> Start(const std::string& program,
+                                                    const std::string& model,
+                                                    const std::vector<std::string>& arguments);
+  // Ends it.
+  ~BenchServer();
+
+  const ServerUrl& url() const { return url_; }
+
+ private:
+  BenchServer(ChildProcess child, ServerUrl url) : child_(std::move(child)), url_(std::move(url)) {}
+
+  ChildProcess child_;
+  ServerUrl url_;
+};
+
+}  // namespace expertflow

@@ -151,6 +151,16 @@ TEST_F(BackPressureTest, UntakenMessagesStopTheEngine) {
   EXPECT_EQ(Count<CapturedPosition>(), kPrompt + 1);
 }
 
+// Whoever cancels pays for the step in progress at most.
+TEST_F(BackPressureTest, ACancelledSequenceTakesNoFurtherStep) {
+  ASSERT_TRUE(WaitUntil([&] { return thread_->steps() >= kStepsUntilFull; }, false));
+  EXPECT_GT(thread_->stats().kv_blocks_used, 0u);
+  thread_->Cancel({1});
+  ASSERT_TRUE(WaitUntil([&] { return !thread_->busy(); }));
+  EXPECT_EQ(Count<CapturedPosition>(), kStepsUntilFull);
+  EXPECT_EQ(thread_->stats().kv_blocks_used, 0u);
+}
+
 TEST_F(BackPressureTest, StopsWhileItWaits) {
   ASSERT_TRUE(WaitUntil([&] { return thread_->steps() >= kStepsUntilFull; }, false));
   thread_.reset();

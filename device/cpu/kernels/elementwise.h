@@ -26,10 +26,14 @@ struct QuantisedPointer {
   const void* scales;
   const uint8_t* zeros;  // of kUInt4
   int64_t at;
+  int64_t in_group = 0;  // further from there, in the same group
 
   QuantisedPointer operator+(int64_t n) const { return {codes, scales, zeros, at + n}; }
+  // The other half of a group. REQUIRES: at the beginning of one
+  QuantisedPointer SecondHalf() const { return {codes, scales, zeros, at, kLanes}; }
   const uint8_t* address() const {
-    return codes + static_cast<uint64_t>(at) * CodeBits(kDType) / 8;
+    return codes + static_cast<uint64_t>(at) * CodeBits(kDType) / 8 +
+           static_cast<uint64_t>(in_group) * CodeBits(kDType) / 8;
   }
   uint64_t group() const { return static_cast<uint64_t>(at) / kQuantisedGroup; }
   uint8_t zero() const { return zeros[group()]; }

@@ -54,24 +54,42 @@ inline void DotTile(P weight, int64_t cols, const float* const* x, float (*sums)
     for (int r = 0; r < R; ++r) acc[i][r] = B::Zero();
   }
   int64_t k = 0;
-  for (; k + kLanes <= cols; k += kLanes) {
-    V w[R];
+  if constexpr (!kHasTails<P>) {
+    // Whole groups: a row's scale is found once for two vectors.
+    for (; k < cols; k += kQuantisedGroup) {
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      // The same place in the next R rows: they are read next. Quantised rows have few bytes.
-      if (kHasTails<P> || k % kPrefetchElements == 0) {
-        __builtin_prefetch(AddressOf<B>(weight + ((r + R) * cols + k)));
+      for (int r = 0; r < R; ++r) {
+        const P group = weight + (r * cols + k);
+        // The same place in the next R rows: they are read next.
+        if (k % kPrefetchElements == 0) {
+          __builtin_prefetch(AddressOf<B>(weight + ((r + R) * cols + k)));
+        }
+        const V first = B::Load(group);
+#pragma GCC unroll 8
+        for (int i = 0; i < M; ++i) acc[i][r] = B::Fma(B::Load(x[i] + k), first, acc[i][r]);
+        const V second = B::Load(group.SecondHalf());
+#pragma GCC unroll 8
+        for (int i = 0; i < M; ++i) {
+          acc[i][r] = B::Fma(B::Load(x[i] + k + kLanes), second, acc[i][r]);
+        }
       }
-      w[r] = B::Load(weight + (r * cols + k));
     }
+  } else {
+    for (; k + kLanes <= cols; k += kLanes) {
+      V w[R];
 #pragma GCC unroll 8
-    for (int i = 0; i < M; ++i) {
-      const V v = B::Load(x[i] + k);
+      for (int r = 0; r < R; ++r) {
+        // As above.
+        __builtin_prefetch(AddressOf<B>(weight + ((r + R) * cols + k)));
+        w[r] = B::Load(weight + (r * cols + k));
+      }
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) acc[i][r] = B::Fma(v, w[r], acc[i][r]);
+      for (int i = 0; i < M; ++i) {
+        const V v = B::Load(x[i] + k);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) acc[i][r] = B::Fma(v, w[r], acc[i][r]);
+      }
     }
-  }
-  if constexpr (kHasTails<P>) {
     if (k < cols) {
       const int count = static_cast<int>(cols - k);
       for (int r = 0; r < R; ++r) {

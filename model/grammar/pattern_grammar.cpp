@@ -60,22 +60,22 @@ class CharacterSet {
 };
 
 const CharacterSet& Digits() {
-  static const CharacterSet set = {{'0', '9'}};
-  return set;
+  static const CharacterSet kSet = {{'0', '9'}};
+  return kSet;
 }
 const CharacterSet& WordCharacters() {
-  static const CharacterSet set = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-  return set;
+  static const CharacterSet kSet = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+  return kSet;
 }
 const CharacterSet& Spaces() {
-  static const CharacterSet set = {
+  static const CharacterSet kSet = {
       {'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
       {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-  return set;
+  return kSet;
 }
 const CharacterSet& LineEnds() {
-  static const CharacterSet set = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
-  return set;
+  static const CharacterSet kSet = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
+  return kSet;
 }
 
 // --- parsing -----------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Parser {
     uint32_t character = 0;
     for (size_t i = 0; i < digits; ++i) {
       const char c = AtEnd() ? '?' : text_[at_++];
-      const std::string_view kHex = "0123456789abcdef";
+      constexpr std::string_view kHex = "0123456789abcdef";
       const size_t value = kHex.find(c >= 'A' && c <= 'F' ? static_cast<char>(c + 32) : c);
       if (value == std::string_view::npos) {
         Fail("a \\x or \\u without its hexadecimal digits");
@@ -516,9 +516,9 @@ Result<Grammar::NodeId> StringMatching(std::string_view pattern, Grammar* gramma
 }
 
 std::string PatternOfFormat(std::string_view format) {
-  static const std::map<std::string, std::string, std::less<>> formats = MakeFormats();
-  const auto found = formats.find(format);
-  return found == formats.end() ? "" : "^" + found->second + "$";
+  static const std::map<std::string, std::string, std::less<>> kFormats = MakeFormats();
+  const auto found = kFormats.find(format);
+  return found == kFormats.end() ? "" : "^" + found->second + "$";
 }
 
 }  // namespace expertflow

@@ -12,7 +12,7 @@ def skip(why):
     sys.exit(77)
 
 
-def install(venv, packages, modules):
+def install(venv, packages, modules, timeout_s=INSTALL_S):
     """The environment's Python. The test is skipped, visibly, where the packages cannot be had."""
     python = os.path.join(venv, "bin", "python")
     if os.path.exists(python):
@@ -23,7 +23,7 @@ def install(venv, packages, modules):
     try:
         subprocess.run([sys.executable, "-m", "venv", venv], check=True, capture_output=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--retries", "1", *packages],
-                       check=True, capture_output=True, timeout=INSTALL_S)
+                       check=True, capture_output=True, timeout=timeout_s)
     except (subprocess.SubprocessError, OSError) as error:
         skip(f"{packages} cannot be installed: {error}")
     return python

@@ -113,8 +113,8 @@ BenchSetup SetupFrom(const Options& options, const std::string& work_folder) {
 }
 
 Result<BenchReport> RunBatching(const Options& options, const BenchSetup& setup) {
-  ASSIGN_OR_RETURN(std::vector<Arrival> arrivals, ArrivalsFrom(options));
-  return BenchBatching(setup, std::move(arrivals), ServiceLevelFrom(options));
+  ASSIGN_OR_RETURN(const std::vector<Arrival> arrivals, ArrivalsFrom(options));
+  return BenchBatching(setup, arrivals, ServiceLevelFrom(options));
 }
 
 }  // namespace

@@ -121,7 +121,7 @@ Result<std::vector<Arm>> MakeArms(const BenchSetup& setup, const BenchModel& mod
 
 }  // namespace
 
-Result<BenchReport> BenchBatching(const BenchSetup& setup, std::vector<Arrival> arrivals,
+Result<BenchReport> BenchBatching(const BenchSetup& setup, const std::vector<Arrival>& arrivals,
                                   const ServiceLevel& level) {
   if (arrivals.empty()) return InvalidArgument("no request arrives; see --arrivals, --requests");
   const std::string path = setup.model.empty() ? setup.bundled_model : setup.model;

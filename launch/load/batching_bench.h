@@ -19,7 +19,7 @@ namespace expertflow {
 
 // Their mean rate is set to shares of what the engine can do; lengths are kept. Goodput is what
 // ends within `level`, by second. One thread.
-Result<BenchReport> BenchBatching(const BenchSetup& setup, std::vector<Arrival> arrivals,
+Result<BenchReport> BenchBatching(const BenchSetup& setup, const std::vector<Arrival>& arrivals,
                                   const ServiceLevel& level);
 
 }  // namespace expertflow

@@ -89,7 +89,9 @@ Result<Arm> MakeArm(std::string_view name, const ArmSetup& setup, uint64_t exper
   options.ranks = recipe->ranks;
   options.keeps_experts = recipe->keeps;
   options.expert_bytes = expert_bytes;
-  options.chunk_bytes = setup.chunk_bytes;
+  // Without prefetch nothing is cancelled or overtaken: whole copies take the same time.
+  const bool on_demand = recipe->predicts == Predicts::kNothing;
+  options.queue.chunk_bytes = on_demand ? expert_bytes : setup.chunk_bytes;
   options.training_uses = setup.training_uses;
   if (recipe->forecaster) options.forecaster = setup.forecaster;
   switch (recipe->predicts) {

@@ -19,23 +19,31 @@ constexpr uint32_t kDistanceUnit = 1024;  // of a step, as ExpertCache counts
 // latency after it has passed.
 class SimLink {
  public:
-  SimLink(const TransferQueueOptions& queue, uint64_t bytes_per_second, int64_t latency_ns)
-      : queue_(queue), bytes_per_second_(bytes_per_second), latency_ns_(latency_ns) {}
+  SimLink(const TransferQueueOptions& queue, const DeviceSimOptions& options)
+      : queue_(queue),
+        bytes_per_second_(options.link_bytes_per_second),
+        latency_ns_(options.link_latency_ns),
+        chunk_prepare_ns_(options.chunk_prepare_ns),
+        chunk_start_ns_(options.chunk_start_ns) {}
 
   TransferQueue& queue() { return queue_; }
   void SetRate(uint64_t bytes_per_second) { bytes_per_second_ = bytes_per_second; }
   int64_t busy_ns() const { return busy_ns_; }
 
-  // Gives out what the queue has, from `now_ns` on.
-  void Start(int64_t now_ns) {
+  // Gives out what the queue has, from `now_ns` on. Returns when the last one has been started.
+  int64_t Start(int64_t now_ns) {
     while (const auto chunk = queue_.NextChunk()) {
       __extension__ using Wide = unsigned __int128;
       const auto passes_ns = static_cast<int64_t>(
           (Wide{chunk->bytes} * 1'000'000'000 + bytes_per_second_ - 1) / bytes_per_second_);
+      now_ns = std::max(now_ns, starter_free_at_ns_) + chunk_prepare_ns_;
       free_at_ns_ = std::max(free_at_ns_, now_ns) + passes_ns;
       busy_ns_ += passes_ns;
-      in_flight_.push_back({*chunk, free_at_ns_ + latency_ns_});
+      now_ns += chunk_start_ns_;
+      starter_free_at_ns_ = now_ns;
+      in_flight_.push_back({*chunk, std::max(free_at_ns_ + latency_ns_, now_ns)});
     }
+    return now_ns;
   }
   int64_t NextArrivalNs() const { return in_flight_.empty() ? kNever : in_flight_.front().at_ns; }
   Chunk TakeArrival() {
@@ -52,7 +60,10 @@ class SimLink {
   TransferQueue queue_;
   uint64_t bytes_per_second_;
   const int64_t latency_ns_;
+  const int64_t chunk_prepare_ns_;
+  const int64_t chunk_start_ns_;
   int64_t free_at_ns_ = 0;
+  int64_t starter_free_at_ns_ = 0;
   int64_t busy_ns_ = 0;
   std::deque<InFlight> in_flight_;
 };
@@ -64,7 +75,9 @@ ExpertPolicyOptions PolicyOptions(const RoutingTrace& trace, const Lockstep& loc
   policy.cache.block_bytes.assign(static_cast<size_t>(lockstep.base.back()), options.expert_bytes);
   policy.cache.top_k = trace.top_k;
   policy.cache.slots = options.slots;
-  policy.cache.lru_guard = options.ranks == CacheRanks::kOwn;
+  policy.cache.ranking = options.ranks == CacheRanks::kOwn       ? CacheRanking::kGuarded
+                         : options.ranks == CacheRanks::kRecency ? CacheRanking::kRecency
+                                                                 : CacheRanking::kNextUse;
   policy.prefetch = options.prefetch;
   policy.prefetch.enabled = options.stride != nullptr;
   policy.sequences_max = static_cast<size_t>(lockstep.batch);
@@ -73,9 +86,8 @@ ExpertPolicyOptions PolicyOptions(const RoutingTrace& trace, const Lockstep& loc
 }
 
 TransferQueueOptions QueueOptions(const DeviceSimOptions& options) {
-  TransferQueueOptions queue;
+  TransferQueueOptions queue = options.queue;
   queue.max_jobs = options.slots + options.stream_buffers;
-  queue.chunk_bytes = options.chunk_bytes;
   return queue;
 }
 
@@ -90,17 +102,19 @@ class DeviceSimulator {
         policy_{PolicyOptions(trace, lockstep, options_), options_.stride != nullptr
                                                               ? std::move(options_.stride)
                                                               : std::make_unique<FixedStride>(0)},
-        link_(QueueOptions(options_), options_.link_bytes_per_second, options_.link_latency_ns),
+        link_(QueueOptions(options_), options_),
         jobs_(static_cast<size_t>(options_.slots + options_.stream_buffers)),
         slot_copy_(static_cast<size_t>(options_.slots)),
         buffers_free_(options_.stream_buffers),
         lane_sequence_(static_cast<size_t>(lockstep.batch)),
         lane_tokens_(static_cast<size_t>(lockstep.batch)) {
-    if (options_.ranks == CacheRanks::kOracle) next_uses_ = NextUses(lockstep);
-    if (options_.ranks != CacheRanks::kOwn) {
+    if (options_.ranks == CacheRanks::kOracle) {
+      next_uses_ = NextUses(lockstep);
+      next_event_.assign(static_cast<size_t>(lockstep.base.back()),
+                         static_cast<uint32_t>(lockstep.events()));
+    }
+    if (options_.ranks == CacheRanks::kOracle || options_.ranks == CacheRanks::kPinned) {
       distance_.assign(static_cast<size_t>(lockstep.base.back()), UINT32_MAX);
-      next_event_.assign(distance_.size(), static_cast<uint32_t>(lockstep.events()));
-      last_event_.assign(distance_.size(), -1);
     }
   }
 
@@ -116,7 +130,7 @@ class DeviceSimulator {
 
   void Pin();
   void RunLayer(size_t step, int32_t layer, std::span<const Lockstep::Row> rows, int64_t context);
-  void Rank(size_t event, int32_t layer);
+  void RankByTheTruth(size_t event);
   void Prefetch(size_t step, int32_t layer);
   void Load(ExpertKey key, SlotRef slot, CopyKind kind, const PlannedPrefetch& plan,
             int32_t demand);
@@ -159,7 +173,6 @@ class DeviceSimulator {
   std::vector<uint32_t> distance_;
   std::vector<uint32_t> next_uses_;
   std::vector<uint32_t> next_event_;
-  std::vector<int64_t> last_event_;
 
   DeviceSimResult result_;
 };
@@ -183,40 +196,23 @@ void DeviceSimulator::Pin() {
     const PrefetchDecision decision = policy_.cache().TryPrefetch(key, 1);
     policy_.cache().OnLoaded(decision.slot);
   }
+  policy_.cache().UseForecast(distance_);
 }
 
-void DeviceSimulator::Rank(size_t event, int32_t layer) {
-  const auto base = static_cast<size_t>(lockstep_.base[static_cast<size_t>(layer)]);
-  const auto end = static_cast<size_t>(lockstep_.base[static_cast<size_t>(layer) + 1]);
+void DeviceSimulator::RankByTheTruth(size_t event) {
   const auto layers = static_cast<uint64_t>(lockstep_.layers);
-  const auto steps = [&](uint64_t events) {
-    return static_cast<uint32_t>(std::min<uint64_t>(events * kDistanceUnit / layers, UINT32_MAX));
-  };
-  if (options_.ranks == CacheRanks::kOracle) {
-    const size_t begin = lockstep_.event_begin[event];
-    const std::span<const int32_t> experts = lockstep_.ExpertsOf(event);
-    for (size_t i = 0; i < experts.size(); ++i) {
-      next_event_[static_cast<size_t>(experts[i])] = next_uses_[begin + i];
-    }
-    for (size_t e = 0; e < distance_.size(); ++e) {
-      const bool again = next_event_[e] < lockstep_.events();
-      distance_[e] = again ? steps(next_event_[e] - event) : UINT32_MAX;
-    }
-  } else {
-    // The longer ago, the sooner it goes; all of it is farther than a step, so that every resident
-    // gives way to a prefetch.
-    for (size_t e = base; e < end; ++e) {
-      const auto local = static_cast<int32_t>(e - base);
-      if (std::any_of(demands_.begin(), demands_.end(),
-                      [&](const LayerDemand& d) { return d.expert.value == local; })) {
-        last_event_[e] = static_cast<int64_t>(event);
-      }
-    }
-    for (size_t e = 0; e < distance_.size(); ++e) {
-      const auto ago = static_cast<uint64_t>(static_cast<int64_t>(event) - last_event_[e]);
-      distance_[e] = kDistanceUnit + 1 + steps(ago);
-    }
+  const size_t begin = lockstep_.event_begin[event];
+  const std::span<const int32_t> experts = lockstep_.ExpertsOf(event);
+  for (size_t i = 0; i < experts.size(); ++i) {
+    next_event_[static_cast<size_t>(experts[i])] = next_uses_[begin + i];
   }
+  for (size_t e = 0; e < distance_.size(); ++e) {
+    const bool again = next_event_[e] < lockstep_.events();
+    const uint64_t steps = uint64_t{next_event_[e] - event} * kDistanceUnit / layers;
+    distance_[e] =
+        again ? static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX)) : UINT32_MAX;
+  }
+  policy_.cache().UseForecast(distance_);
 }
 
 void DeviceSimulator::Load(ExpertKey key, SlotRef slot, CopyKind kind, const PlannedPrefetch& plan,
@@ -316,14 +312,16 @@ void DeviceSimulator::RunArrivals(int32_t layer) {
       }
       buffers += buffer ? 1 : 0;
       ++experts;
-      rows += demands_[i].decode_rows;
+      rows += demands_[i].decode_rows + demands_[i].prefill_rows;
     }
     arrived_.resize(kept);
+    now_ns_ += options_.arrival_ns * experts;
     now_ns_ += compute_.ExpertsNs(layer, experts, rows);
+    Advance(now_ns_);
     pending_ -= experts;
     buffers_free_ += buffers;
     StartBypasses(layer);
-    link_.Start(now_ns_);
+    now_ns_ = link_.Start(now_ns_);
   }
 }
 
@@ -336,26 +334,25 @@ void DeviceSimulator::RunLayer(size_t step, int32_t layer, std::span<const Locks
   layer_stall_ns_ = 0;
   now_ns_ += compute_.BeforeExpertsNs(layer, static_cast<int32_t>(rows.size()), context);
   demands_.clear();
+  int32_t decoded = 0;  // experts
   for (size_t i = 0; i < experts.size(); ++i) {
     const int32_t expert = experts[i] - lockstep_.base[static_cast<size_t>(layer)];
-    demands_.push_back({ExpertId(expert), users[i], 0});
+    demands_.push_back({ExpertId(expert), users[i], lockstep_.PrefillUsersOf(event, i)});
+    decoded += users[i] > 0 ? 1 : 0;
   }
   if (policy_.has_forecaster()) {
     routed_.clear();
     for (const Lockstep::Row& row : rows) {
       routed_.push_back({lane_sequence_[static_cast<size_t>(row.lane)],
-                         false,
+                         row.prefill,
                          {trace_.ChosenAt(row.row, layer), trace_.WeightsAt(row.row, layer)}});
     }
-    policy_.Observe(LayerId(layer), routed_, static_cast<int32_t>(demands_.size()));
+    policy_.Observe(LayerId(layer), routed_, decoded);
   }
   Advance(now_ns_);
   for (const SlotRef slot : policy_.Begin(LayerId(layer), demands_)) Cancel(slot);
-  link_.queue().OpenWindow();
-  if (options_.ranks == CacheRanks::kRecency || options_.ranks == CacheRanks::kOracle) {
-    Rank(event, layer);
-  }
-  if (options_.ranks != CacheRanks::kOwn) policy_.cache().UseForecast(distance_);
+  if (decoded > 0) link_.queue().OpenWindow();
+  if (options_.ranks == CacheRanks::kOracle) RankByTheTruth(event);
   const std::span<const DemandDecision> decisions = policy_.Decide();
   arrived_.clear();
   bypass_.clear();
@@ -364,12 +361,16 @@ void DeviceSimulator::RunLayer(size_t step, int32_t layer, std::span<const Locks
   through_buffer_.assign(demands_.size(), 0);
   int32_t ready = 0;
   int32_t ready_rows = 0;
+  const bool ranks = std::any_of(decisions.begin(), decisions.end(), [](const DemandDecision& d) {
+    return d.victim.layer.valid() || d.outcome == DemandOutcome::kBypass;
+  });
+  if (ranks) now_ns_ += options_.ranking_ns;
   for (size_t i = 0; i < decisions.size(); ++i) {
     const DemandDecision& d = decisions[i];
     const auto demand = static_cast<int32_t>(i);
     if (d.outcome == DemandOutcome::kHit) {
       ++ready;
-      ready_rows += demands_[i].decode_rows;
+      ready_rows += demands_[i].decode_rows + demands_[i].prefill_rows;
       continue;
     }
     ++pending_;
@@ -385,9 +386,12 @@ void DeviceSimulator::RunLayer(size_t step, int32_t layer, std::span<const Locks
     }
   }
   StartBypasses(layer);
-  link_.Start(now_ns_);
-  Prefetch(step, layer);
-  link_.Start(now_ns_);
+  // With nothing to run, starting copies is part of waiting for them.
+  const int64_t decided_ns = now_ns_;
+  now_ns_ = link_.Start(now_ns_);
+  if (ready == 0) layer_stall_ns_ += now_ns_ - decided_ns;
+  if (decoded > 0) Prefetch(step, layer);
+  now_ns_ = link_.Start(now_ns_);
   if (ready > 0) now_ns_ += compute_.ExpertsNs(layer, ready, ready_rows);
   RunArrivals(layer);
   if (options_.predictions != nullptr) options_.predictions->Observe(step, layer);
@@ -416,6 +420,7 @@ Result<DeviceSimResult> DeviceSimulator::Run() {
     }
     const std::span<const Lockstep::Row> rows = lockstep_.RowsOf(step);
     int64_t context = 0;
+    int32_t sampled = 0;
     for (const Lockstep::Row& row : rows) {
       const auto lane = static_cast<size_t>(row.lane);
       if (row.first) {
@@ -423,6 +428,8 @@ Result<DeviceSimResult> DeviceSimulator::Run() {
         lane_tokens_[lane] = 0;
       }
       context += ++lane_tokens_[lane];
+      ++(row.prefill ? result_.prefill_tokens : result_.tokens);
+      sampled += row.sampled ? 1 : 0;
     }
     const int32_t stride = policy_.stride().stride();
     if (result_.strides.empty() || result_.strides.back().stride != stride) {
@@ -431,10 +438,9 @@ Result<DeviceSimResult> DeviceSimulator::Run() {
     const int64_t begin_ns = now_ns_;
     const int64_t stalled_before_ns = result_.stall_ns;
     for (int32_t layer = 0; layer < lockstep_.layers; ++layer) RunLayer(step, layer, rows, context);
-    now_ns_ += compute_.StepEndNs(static_cast<int32_t>(rows.size()));
+    now_ns_ += compute_.StepEndNs(sampled);
     result_.step_ns.push_back(now_ns_ - begin_ns);
     result_.step_stall_ns.push_back(result_.stall_ns - stalled_before_ns);
-    result_.tokens += rows.size();
     if (!options_.check_invariants) continue;
     RETURN_IF_ERROR(policy_.CheckInvariants());
     RETURN_IF_ERROR(link_.queue().CheckInvariants());
@@ -453,7 +459,8 @@ Result<DeviceSimResult> DeviceSimulator::Run() {
   result_.bytes_regret = cache.bytes_regret;
   result_.prefetch_switch_offs = policy_.planner().stats().switch_offs;
   Digest digest;
-  digest.Fold(policy_.cache().digest());
+  result_.cache_digest = policy_.cache().digest();
+  digest.Fold(result_.cache_digest);
   digest.Fold(policy_.planner().digest());
   digest.Fold(link_.queue().digest());
   result_.digest = digest.value();

@@ -31,9 +31,10 @@ class ComputeTimes {
   // Everything of a MoE layer before its experts, for rows whose sequences are `context` tokens
   // long in all. Dense layers that come before it are part of it.
   virtual int64_t BeforeExpertsNs(int32_t layer, int32_t rows, int64_t context) const = 0;
-  // `experts` distinct experts over `rows` (row, choice) pairs, in one go.
+  // `experts` distinct experts over `rows` (row, choice) pairs, in one go. Rows of prompts are rows
+  // like others.
   virtual int64_t ExpertsNs(int32_t layer, int32_t experts, int32_t rows) const = 0;
-  // After the last layer: head and sampling.
+  // After the last layer: head and sampling, for rows whose next token is drawn.
   virtual int64_t StepEndNs(int32_t rows) const = 0;
 };
 
@@ -67,9 +68,15 @@ struct DeviceSimOptions {
   bool keeps_experts = true;  // false: no cache, whatever the slots
   int32_t stream_buffers = 2;
   uint64_t expert_bytes = 0;
-  uint64_t chunk_bytes = 1 << 20;
   uint64_t link_bytes_per_second = 0;
   int64_t link_latency_ns = 0;
+  // What a chunk takes of the thread that starts it, before it is on the link and while it is;
+  // while compute runs, that is a thread of its own.
+  int64_t chunk_prepare_ns = 0;
+  int64_t chunk_start_ns = 0;
+  int64_t arrival_ns = 0;                // what compute takes to note that an expert has come
+  int64_t ranking_ns = 0;                // what finding victims takes, of a layer that needs some
+  TransferQueueOptions queue;            // but for `max_jobs`, which follows from the slots
   std::vector<LinkChange> link_changes;  // ascending by step
   CacheRanks ranks = CacheRanks::kOwn;
   std::span<const uint64_t> training_uses;         // for kPinned
@@ -88,7 +95,8 @@ struct StrideChange {
 
 struct DeviceSimResult {
   uint64_t steps = 0;
-  uint64_t tokens = 0;
+  uint64_t tokens = 0;  // decoded
+  uint64_t prefill_tokens = 0;
   uint64_t events = 0;
   int64_t total_ns = 0;
   int64_t stall_ns = 0;  // compute waited for an expert
@@ -107,7 +115,8 @@ struct DeviceSimResult {
   std::vector<int64_t> step_stall_ns;  // [steps]
   std::vector<int64_t> step_ns;        // [steps]
   std::vector<StrideChange> strides;   // the first, and each change
-  uint64_t digest = 0;                 // of all decisions of cache, planner and queue
+  uint64_t cache_digest = 0;           // of all decisions of the cache
+  uint64_t digest = 0;                 // of those of cache, planner and queue
 
   int64_t compute_ns() const { return total_ns - stall_ns; }
   double tokens_per_second() const {

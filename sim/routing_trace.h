@@ -47,16 +47,19 @@ struct Lockstep {
     int32_t lane = 0;
     int32_t sequence = 0;
     size_t row = 0;
-    bool first = false;  // of its sequence
+    bool first = false;    // of its sequence
+    bool prefill = false;  // part of a prompt; else it decodes
+    bool sampled = true;   // the next token is drawn from it
   };
   int32_t layers = 0;
   int32_t batch = 0;
   std::vector<int32_t> base;       // ExpertBases
   std::vector<size_t> step_begin;  // [steps + 1] into rows
   std::vector<Row> rows;
-  std::vector<size_t> event_begin;  // [steps * layers + 1] into experts
-  std::vector<int32_t> experts;     // numbered through, ascending within an event
-  std::vector<int32_t> users;       // rows that use it
+  std::vector<size_t> event_begin;     // [steps * layers + 1] into experts
+  std::vector<int32_t> experts;        // numbered through, ascending within an event
+  std::vector<int32_t> users;          // decode rows that use it
+  std::vector<int32_t> prefill_users;  // rows of prompts that do; empty: there are none at all
 
   size_t steps() const { return step_begin.size() - 1; }
   size_t events() const { return event_begin.size() - 1; }
@@ -69,9 +72,26 @@ struct Lockstep {
   std::span<const int32_t> UsersOf(size_t event) const {
     return {users.data() + event_begin[event], event_begin[event + 1] - event_begin[event]};
   }
+  // Of the event's use `i`.
+  int32_t PrefillUsersOf(size_t event, size_t i) const {
+    return prefill_users.empty() ? 0 : prefill_users[event_begin[event] + i];
+  }
 };
 
 // `sequences`: which of the trace's, in order. REQUIRES: batch > 0; indices are in range
 Lockstep MakeLockstep(const RoutingTrace& trace, std::span<const int32_t> sequences, int32_t batch);
+
+// Where a row of a trace stood in the run that it was recorded from.
+struct RecordedRow {
+  uint32_t step = 0;
+  int32_t sequence = 0;
+  bool prefill = false;
+  bool sampled = true;
+};
+
+// The steps of a recorded run as they were, prompts included: row i of the trace is rows[i]. A
+// sequence has the lowest lane that is free when it comes, until its last row; `batch` is how many
+// there are. REQUIRES: as many as the trace has rows; steps rise or stay
+Lockstep MakeRecordedSteps(const RoutingTrace& trace, std::span<const RecordedRow> rows);
 
 }  // namespace expertflow

@@ -157,6 +157,7 @@ void NoisyOracle::Predict(size_t step, int32_t target, int32_t distance,
       std::log(static_cast<float>(trace_.top_k) /
                std::max(1.0F, static_cast<float>(experts) - static_cast<float>(trace_.top_k)));
   for (const Lockstep::Row& row : lockstep_.RowsOf(step)) {
+    if (row.prefill) continue;
     const std::span<const uint16_t> chosen = trace_.ChosenAt(row.row, target);
     const uint64_t at = (row.row * 4096 + static_cast<uint64_t>(target)) * 64 + j;
     Random random(seed_ ^ at * 0x9e3779b97f4a7c15u);
@@ -184,6 +185,7 @@ void ActivationFrequency::Predict(size_t step, int32_t target, int32_t /*distanc
                                   std::span<uint32_t> probability_ppm) {
   const auto base = static_cast<size_t>(lockstep_.base[static_cast<size_t>(target)]);
   for (const Lockstep::Row& row : lockstep_.RowsOf(step)) {
+    if (row.prefill) continue;
     const auto lane = static_cast<size_t>(row.lane);
     for (size_t e = 0; e < probability_ppm.size(); ++e) {
       const uint64_t uses = row.first ? 0 : uses_[lane][base + e];

@@ -62,7 +62,11 @@ ExpertCache::ExpertCache(ExpertCacheOptions options)
   }
   CHECK(options_.block_bytes.size() == total);
   layer_steps_.assign(options_.experts.size(), 0);
-  layer_distance_.assign(options_.experts.size(), 0);
+  layer_predicted_.assign(options_.experts.size(), 0);
+  for (int32_t l = 0; l <= moe_layers_; ++l) {
+    step_distance_.push_back(kDistanceUnit * static_cast<uint32_t>(l) /
+                             static_cast<uint32_t>(std::max(moe_layers_, 1)));
+  }
   records_.resize(total);
   slots_.resize(static_cast<size_t>(options_.slots));
   decisions_.reserve(static_cast<size_t>(widest));
@@ -71,7 +75,9 @@ ExpertCache::ExpertCache(ExpertCacheOptions options)
   miss_rank_.reserve(static_cast<size_t>(widest));
   candidates_.reserve(slots_.size());
   stats_.thrashing = options_.slots < options_.top_k * moe_layers_;
-  UpdateLayerDistances();
+  stats_.ranks_by_recency = options_.ranking == CacheRanking::kRecency;
+  plain_lru_ = stats_.ranks_by_recency;
+  by_use_.resize(slots_.size() + 1, {options_.slots, options_.slots});
 }
 
 size_t ExpertCache::Index(ExpertKey key) const {
@@ -94,18 +100,13 @@ uint32_t ExpertCache::Rate(const Record& record, uint32_t layer_step) const {
   return std::max(mixed / 256, kRateFloor);
 }
 
-void ExpertCache::UpdateLayerDistances() {
-  for (size_t l = 0; l < layer_distance_.size(); ++l) {
-    if (layer_order_[l] < 0) continue;
-    const auto layers = static_cast<uint32_t>(LayerDistance(LayerId(static_cast<int32_t>(l))));
-    layer_distance_[l] = kDistanceUnit * layers / static_cast<uint32_t>(moe_layers_);
-  }
-}
-
 ExpertCache::Rank ExpertCache::RankOf(const Record& record, LayerId layer,
                                       uint32_t prediction_ppm) const {
   if (stats_.ranks_by_recency && prediction_ppm == 0) {
-    return {true, static_cast<uint32_t>(std::min<uint64_t>(event_ - record.last_use, UINT32_MAX))};
+    // All of it is farther than a step: what is predicted for this one comes first.
+    const uint64_t ago = (event_ - record.last_use) * kDistanceUnit;
+    const uint64_t distance = kDistanceUnit + 1 + ago / static_cast<uint64_t>(moe_layers_);
+    return {true, static_cast<uint32_t>(std::min<uint64_t>(distance, UINT32_MAX))};
   }
   if (!forecast_.empty() && prediction_ppm == 0) {
     const uint32_t distance = forecast_[static_cast<size_t>(&record - records_.data())];
@@ -121,7 +122,7 @@ ExpertCache::Rank ExpertCache::RankOf(const Record& record, LayerId layer,
                             ? static_cast<uint32_t>(uint64_t{prediction_ppm} * kOne / 1'000'000)
                             : rate;
   const uint32_t wait = kDistanceUnit * (kOne - std::min(next, kOne)) / rate;
-  return {!high, layer_distance_[layer.index()] + wait};
+  return {!high, StepDistance(layer) + wait};
 }
 
 void ExpertCache::Touch(Record& record, uint32_t layer_step, int32_t rows) {
@@ -154,6 +155,56 @@ void ExpertCache::CollectCandidates() {
   candidates_valid_ = true;
 }
 
+// A slot whose latest use is the oldest and which may leave; the lowest of several.
+int32_t ExpertCache::OldestSlot() const {
+  int32_t oldest = -1;
+  for (int32_t s = by_use_.back().newer; s != options_.slots;
+       s = by_use_[static_cast<size_t>(s)].newer) {
+    const Slot& slot = slots_[static_cast<size_t>(s)];
+    if (slot.state != SlotState::kReady || slot.pins > 0) continue;
+    if (oldest >= 0) {
+      const Slot& before = slots_[static_cast<size_t>(oldest)];
+      if (records_[slot.record].last_use != records_[before.record].last_use) break;
+    }
+    oldest = oldest < 0 ? s : std::min(oldest, s);
+  }
+  return oldest;
+}
+
+int32_t ExpertCache::Victim(const Rank& newcomer) {
+  // Nobody ranks after a newcomer that is not expected at all.
+  if (newcomer == Rank{true, UINT32_MAX}) return -1;
+  if (plain_lru_) return OldestSlot();
+  CollectCandidates();
+  while (!candidates_.empty()) {
+    Candidate worst = candidates_.front();
+    const Slot& slot = slots_[static_cast<size_t>(worst.slot)];
+    const bool evictable = slot.state == SlotState::kReady && slot.pins == 0;
+    const Record& owner = records_[slot.record];
+    const Rank rank = evictable ? RankOf(owner, slot.key.layer, owner.prediction_ppm) : Rank{};
+    if (evictable && rank == worst.rank && !(rank > newcomer)) return -1;
+    std::pop_heap(candidates_.begin(), candidates_.end(), LeavesLater);
+    if (evictable && rank != worst.rank) {
+      candidates_.back().rank = rank;
+      std::push_heap(candidates_.begin(), candidates_.end(), LeavesLater);
+      continue;
+    }
+    candidates_.pop_back();
+    if (evictable) return worst.slot;
+  }
+  return -1;
+}
+
+void ExpertCache::Evict(Slot& slot, bool for_prefetch) {
+  ++stats_.evictions;
+  if (for_prefetch) {
+    records_[slot.record].regret_step = layer_steps_[slot.key.layer.index()] + 1;
+  }
+  if (slot.speculative) stats_.bytes_wasted += options_.block_bytes[Index(slot.key)];
+  --slots_ready_;
+  Release(slot);
+}
+
 SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, bool for_prefetch,
                            ExpertKey* victim) {
   *victim = ExpertKey{};
@@ -163,31 +214,10 @@ SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, 
     while (slots_[static_cast<size_t>(chosen)].state != SlotState::kFree) ++chosen;
     first_free_hint_ = chosen + 1;
   } else if (may_evict) {
-    CollectCandidates();
-    while (!candidates_.empty()) {
-      Candidate worst = candidates_.front();
-      Slot& slot = slots_[static_cast<size_t>(worst.slot)];
-      const bool evictable = slot.state == SlotState::kReady && slot.pins == 0;
-      const Record& owner = records_[slot.record];
-      const Rank rank = evictable ? RankOf(owner, slot.key.layer, owner.prediction_ppm) : Rank{};
-      if (evictable && rank == worst.rank && !(rank > newcomer)) break;
-      std::pop_heap(candidates_.begin(), candidates_.end(), LeavesLater);
-      if (evictable && rank != worst.rank) {
-        candidates_.back().rank = rank;
-        std::push_heap(candidates_.begin(), candidates_.end(), LeavesLater);
-        continue;
-      }
-      candidates_.pop_back();
-      if (!evictable) continue;
-      chosen = worst.slot;
-      *victim = slot.key;
-      ++stats_.evictions;
-      Record& left = records_[slot.record];
-      if (for_prefetch) left.regret_step = layer_steps_[slot.key.layer.index()] + 1;
-      if (slot.speculative) stats_.bytes_wasted += options_.block_bytes[Index(slot.key)];
-      --slots_ready_;
-      Release(slot);
-      break;
+    chosen = Victim(newcomer);
+    if (chosen >= 0) {
+      *victim = slots_[static_cast<size_t>(chosen)].key;
+      Evict(slots_[static_cast<size_t>(chosen)], for_prefetch);
     }
   }
   if (chosen < 0) return {};
@@ -198,25 +228,64 @@ SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, 
   slot.state = SlotState::kLoading;
   slot.pins = 0;
   slot.speculative = for_prefetch;
+  speculative_loads_ += for_prefetch ? 1 : 0;
   ++slot.generation;
   ++slots_used_;
-  records_[Index(key)].slot = chosen;
+  records_[slot.record].slot = chosen;
+  LinkByUse(chosen);
   return {SlotId(chosen), slot.generation};
 }
 
+void ExpertCache::LinkByUse(int32_t slot) {
+  if (!plain_lru_) return;
+  Unlink(slot);
+  const auto last_use = [&](int32_t s) {
+    return records_[slots_[static_cast<size_t>(s)].record].last_use;
+  };
+  // Used now, or, as what only prompts want, so long ago that the place is near the oldest.
+  const int32_t end = options_.slots;
+  int32_t newer = end;
+  if (last_use(slot) < event_) {
+    newer = by_use_.back().newer;
+    while (newer != end && last_use(newer) < last_use(slot)) {
+      newer = by_use_[static_cast<size_t>(newer)].newer;
+    }
+  }
+  const int32_t older = by_use_[static_cast<size_t>(newer)].older;
+  by_use_[static_cast<size_t>(slot)] = {older, newer};
+  by_use_[static_cast<size_t>(older)].newer = slot;
+  by_use_[static_cast<size_t>(newer)].older = slot;
+}
+
+// A slot that is in no list is its own neighbour on neither side: both are the end, which then
+// stays as it is.
+void ExpertCache::Unlink(int32_t slot) {
+  Neighbours& own = by_use_[static_cast<size_t>(slot)];
+  const bool linked =
+      own.older != options_.slots || own.newer != options_.slots || by_use_.back().newer == slot;
+  if (!linked) return;
+  by_use_[static_cast<size_t>(own.older)].newer = own.newer;
+  by_use_[static_cast<size_t>(own.newer)].older = own.older;
+  own = {options_.slots, options_.slots};
+}
+
 void ExpertCache::Release(Slot& slot) {
+  if (slot.state == SlotState::kLoading && slot.speculative) --speculative_loads_;
   records_[Index(slot.key)].slot = -1;
   slot.key = {};
   slot.state = SlotState::kFree;
   slot.pins = 0;
   slot.speculative = false;
   --slots_used_;
-  first_free_hint_ = std::min(first_free_hint_, static_cast<int32_t>(&slot - slots_.data()));
+  const auto number = static_cast<int32_t>(&slot - slots_.data());
+  if (plain_lru_) Unlink(number);
+  first_free_hint_ = std::min(first_free_hint_, number);
 }
 
 std::span<const SlotRef> ExpertCache::WrongPrefetches(LayerId layer,
                                                       std::span<const LayerDemand> demands) {
   wrong_.clear();
+  if (speculative_loads_ == 0) return wrong_;
   const bool decodes = std::any_of(demands.begin(), demands.end(),
                                    [](const LayerDemand& d) { return d.decode_rows > 0; });
   if (!decodes) return wrong_;
@@ -246,13 +315,12 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   CHECK(layer.valid() && layer.index() < layer_base_.size() && layer_order_[layer.index()] >= 0);
   event_open_ = true;
   layer_ = layer;
-  UpdateLayerDistances();
   ++event_;
   candidates_valid_ = false;
   decisions_.clear();
   miss_order_.clear();
   miss_rank_.clear();
-  digest_.Fold(uint64_t{1} << 56 | static_cast<uint64_t>(layer.value));
+  digest_.Fold(uint64_t{1} << 56 | static_cast<uint64_t>(layer_order_[layer.index()]));
 
   uint64_t decode_demand = 0;
   for (const LayerDemand& demand : demands) decode_demand += demand.decode_rows > 0 ? 1 : 0;
@@ -261,9 +329,7 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   if (decodes) {
     ++step;
     CountStep(layer, decode_demand);
-    const size_t base = layer_base_[layer.index()];
-    const auto count = static_cast<size_t>(options_.experts[layer.index()]);
-    for (size_t e = base; e < base + count; ++e) records_[e].prediction_ppm = 0;
+    ForgetPredictions(layer);
   }
 
   int32_t previous = -1;
@@ -283,8 +349,10 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
       decision.slot = {SlotId(record.slot), slot.generation};
       ++slot.pins;
       ++(ready ? stats_.hits : stats_.late_hits);
+      if (demand.decode_rows > 0) LinkByUse(record.slot);
       if (slot.speculative) {
         slot.speculative = false;
+        speculative_loads_ -= ready ? 0 : 1;
         ++(ready ? stats_.prefetch_hits : stats_.prefetch_late_hits);
         stats_.bytes_prefetch_used += options_.block_bytes[Index(key)];
       }
@@ -328,7 +396,8 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   place(0, false);
   place(0, true);
 
-  if (decodes && options_.lru_guard) CompareWithLru(demands, layer_base_[layer.index()]);
+  if (decodes && options_.ranking == CacheRanking::kGuarded)
+    CompareWithLru(demands, layer_base_[layer.index()]);
   for (const DemandDecision& d : decisions_) {
     digest_.Fold(static_cast<uint64_t>(d.key.expert.value) << 40 |
                  static_cast<uint64_t>(d.outcome) << 32 | static_cast<uint32_t>(d.slot.slot.value));
@@ -382,15 +451,30 @@ void ExpertCache::EndLayer() {
   digest_.Fold(uint64_t{2} << 56);
 }
 
+void ExpertCache::Predict(Record& record, LayerId layer, uint32_t probability_ppm) {
+  record.prediction_ppm = std::max(probability_ppm, 1u);
+  layer_predicted_[layer.index()] = 1;
+  plain_lru_ = false;
+}
+
+void ExpertCache::ForgetPredictions(LayerId layer) {
+  if (layer_predicted_[layer.index()] == 0) return;
+  layer_predicted_[layer.index()] = 0;
+  const size_t base = layer_base_[layer.index()];
+  const auto count = static_cast<size_t>(options_.experts[layer.index()]);
+  for (size_t e = base; e < base + count; ++e) records_[e].prediction_ppm = 0;
+}
+
 PrefetchDecision ExpertCache::TryPrefetch(ExpertKey key, uint32_t probability_ppm) {
   PrefetchDecision decision;
+  plain_lru_ = false;
   Record& record = records_[Index(key)];
   if (record.slot < 0) {
     decision.slot = Claim(key, RankOf(record, key.layer, std::max(probability_ppm, 1u)), true, true,
                           &decision.victim);
   }
   if (decision.slot.valid()) {
-    record.prediction_ppm = std::max(probability_ppm, 1u);
+    Predict(record, key.layer, probability_ppm);
     ++stats_.prefetches;
   } else {
     ++stats_.prefetch_refusals;
@@ -401,7 +485,7 @@ PrefetchDecision ExpertCache::TryPrefetch(ExpertKey key, uint32_t probability_pp
 }
 
 void ExpertCache::NotePrediction(ExpertKey key, uint32_t probability_ppm) {
-  records_[Index(key)].prediction_ppm = std::max(probability_ppm, 1u);
+  Predict(records_[Index(key)], key.layer, probability_ppm);
   digest_.Fold(uint64_t{4} << 56 | Index(key) << 32 | probability_ppm);
 }
 
@@ -416,7 +500,10 @@ void ExpertCache::OnLoaded(SlotRef ref) {
   Slot& slot = Get(ref);
   slot.state = SlotState::kReady;
   ++slots_ready_;
-  if (slot.speculative) stats_.bytes_prefetch += options_.block_bytes[Index(slot.key)];
+  if (slot.speculative) {
+    stats_.bytes_prefetch += options_.block_bytes[Index(slot.key)];
+    --speculative_loads_;
+  }
   digest_.Fold(uint64_t{5} << 56 | static_cast<uint64_t>(ref.slot.value));
 }
 
@@ -456,6 +543,7 @@ bool ExpertCache::IsSpeculative(SlotRef ref) const {
 Status ExpertCache::CheckInvariants() const {
   int32_t used = 0;
   int32_t ready = 0;
+  int32_t speculative = 0;
   for (size_t s = 0; s < slots_.size(); ++s) {
     const Slot& slot = slots_[s];
     const std::string where = "slot " + std::to_string(s) + ": ";
@@ -468,6 +556,7 @@ Status ExpertCache::CheckInvariants() const {
     }
     ++used;
     ready += slot.state == SlotState::kReady ? 1 : 0;
+    speculative += slot.state == SlotState::kLoading && slot.speculative ? 1 : 0;
     if (records_[Index(slot.key)].slot != static_cast<int32_t>(s)) {
       return Internal(where + Name(slot.key) + " does not point back");
     }
@@ -476,6 +565,7 @@ Status ExpertCache::CheckInvariants() const {
     if (slot.pins > 0 && slot.speculative) return Internal(where + "used, but speculative");
   }
   if (used != slots_used_ || ready != slots_ready_) return Internal("slot counts are off");
+  if (speculative != speculative_loads_) return Internal("count of speculative loads is off");
   size_t present = 0;
   for (const Record& record : records_) present += record.slot >= 0 ? 1 : 0;
   if (present != static_cast<size_t>(used)) return Internal("two experts claim one slot");

@@ -42,6 +42,13 @@ struct SlotRef {
   friend bool operator==(const SlotRef&, const SlotRef&) = default;
 };
 
+// What ranks victims.
+enum class CacheRanking : uint8_t {
+  kGuarded,  // the expected next use, or recency while a shadow of plain LRU misses less
+  kNextUse,  // the expected next use
+  kRecency,  // plain LRU
+};
+
 struct ExpertCacheOptions {
   std::vector<int32_t> experts;       // per layer of the model; 0: no MoE in this layer
   std::vector<uint64_t> block_bytes;  // per expert, layer by layer
@@ -51,7 +58,7 @@ struct ExpertCacheOptions {
   int32_t shared_rows = 4;
   // A prediction at least this likely keeps an expert in the high level until its layer comes.
   uint32_t high_probability_ppm = 500'000;
-  bool lru_guard = true;  // fall back to LRU while that misses less
+  CacheRanking ranking = CacheRanking::kGuarded;
 };
 
 struct LayerDemand {
@@ -103,7 +110,7 @@ struct ExpertCacheStats {
   uint64_t lru_misses = 0;
   uint64_t decode_misses = 0;
   uint64_t lru_switches = 0;
-  bool ranks_by_recency = false;  // LRU does better at present
+  bool ranks_by_recency = false;  // now: LRU does better, or was asked for
   // Fewer slots than one token needs, or than the latest pass used: the working set does not fit,
   // a stable part of it is kept (FIELD 22).
   bool thrashing = false;
@@ -192,12 +199,23 @@ class ExpertCache {
   };
 
   static bool LeavesLater(const Candidate& a, const Candidate& b);
+  void Predict(Record& record, LayerId layer, uint32_t probability_ppm);
+  void ForgetPredictions(LayerId layer);
   size_t Index(ExpertKey key) const;
   uint32_t Rate(const Record& record, uint32_t layer_step) const;
   Rank RankOf(const Record& record, LayerId layer, uint32_t prediction_ppm) const;
-  void UpdateLayerDistances();
+  // From the latest event's layer until `layer` comes again, in 1/1024 steps.
+  uint32_t StepDistance(LayerId layer) const {
+    return step_distance_[static_cast<size_t>(LayerDistance(layer))];
+  }
   void Touch(Record& record, uint32_t layer_step, int32_t rows);
   void CollectCandidates();
+  // The slot that the newcomer gets by eviction; -1: none.
+  int32_t Victim(const Rank& newcomer);
+  int32_t OldestSlot() const;
+  void Evict(Slot& slot, bool for_prefetch);
+  void LinkByUse(int32_t slot);
+  void Unlink(int32_t slot);
   // Takes the lowest free slot, or the worst candidate if it ranks after `newcomer`.
   SlotRef Claim(ExpertKey key, const Rank& newcomer, bool may_evict, bool for_prefetch,
                 ExpertKey* victim);
@@ -210,7 +228,8 @@ class ExpertCache {
   std::vector<size_t> layer_base_;        // first record of a layer
   std::vector<int32_t> layer_order_;      // position among the MoE layers; -1: none
   std::vector<uint32_t> layer_steps_;     // events with decode rows so far
-  std::vector<uint32_t> layer_distance_;  // from layer_ until it comes again, in 1/1024 steps
+  std::vector<uint32_t> step_distance_;   // of 0 .. L layers, in 1/1024 steps
+  std::vector<uint8_t> layer_predicted_;  // some of its experts have a prediction
   int32_t moe_layers_ = 0;
   std::vector<Record> records_;
   std::span<const uint32_t> forecast_;  // by record; empty: none
@@ -229,6 +248,15 @@ class ExpertCache {
   std::vector<Rank> miss_rank_;
   std::vector<Candidate> candidates_;  // a heap, worst first
   bool candidates_valid_ = false;
+  // Slots by their latest use, oldest first, in a ring; entry `slots` is its end. In use as long as
+  // plain LRU was asked for and nothing predicted: then no other order can matter.
+  struct Neighbours {
+    int32_t older = 0;
+    int32_t newer = 0;
+  };
+  std::vector<Neighbours> by_use_;
+  bool plain_lru_ = false;
+  int32_t speculative_loads_ = 0;  // prefetched slots that are loading
   ShadowLru shadow_;
   std::vector<size_t> shadow_uses_;  // of the event
 

@@ -331,6 +331,43 @@ TEST(ExpertCache, InvariantsHoldUnderRandomEvents) {
   }
 }
 
+// Plain LRU has an order of its own as long as nothing is predicted: it decides as the ranks do.
+TEST(ExpertCache, PlainLruDecidesAsRanksByRecencyDo) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Random random(seed);
+    ExpertCacheOptions options = Options(4, 12, 3, static_cast<int32_t>(5 + 2 * seed));
+    options.ranking = CacheRanking::kRecency;
+    ExpertCache listed(options);
+    ExpertCache ranked(options);
+    ranked.NotePrediction({LayerId(0), ExpertId(0)}, 1);  // forgotten when the layer comes
+    uint64_t missed = 0;
+    for (int event = 0; event < 400; ++event) {
+      const LayerId layer(event % 4);
+      std::vector<LayerDemand> demands;
+      const bool prefill = event >= 4 && random.Below(6) == 0;
+      for (int32_t e = 0; e < 12; ++e) {
+        if (random.Below(3) != 0) continue;
+        demands.push_back({ExpertId(e), prefill ? 0 : 1, prefill ? 2 : 0});
+      }
+      const auto a = listed.BeginLayer(layer, demands);
+      const auto b = ranked.BeginLayer(layer, demands);
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) {
+        ASSERT_EQ(a[i].outcome, b[i].outcome) << "seed " << seed << " event " << event;
+        ASSERT_EQ(a[i].slot, b[i].slot) << "seed " << seed << " event " << event;
+        if (a[i].outcome != DemandOutcome::kLoad) continue;
+        listed.OnLoaded(a[i].slot);
+        ranked.OnLoaded(b[i].slot);
+        ++missed;
+      }
+      listed.EndLayer();
+      ranked.EndLayer();
+      ASSERT_TRUE(listed.CheckInvariants().ok());
+    }
+    EXPECT_GT(missed, 100u);
+  }
+}
+
 // The behaviour signature: changes when decisions change; say so in the commit.
 TEST(ExpertCache, GoldenDigest) {
   EXPECT_EQ(RandomEvents(42, 20'000, 9), 12754156823680546887u);

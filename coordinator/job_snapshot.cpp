@@ -64,6 +64,11 @@ constexpr WorkerFigure kWorkerFigures[] = {
     FIGURE(predictor_on, "1 while prefetch goes by a fitted predictor", false),
     FIGURE(prefetch_predictions, "Experts predicted for the next layer", true),
     FIGURE(prefetch_correct, "Predicted experts that were routed", true),
+    FIGURE(prefetch_routed, "Experts routed in layers that were predicted", true),
+    FIGURE(sampled_uses, "Expert uses in windows that were sampled", true),
+    FIGURE(sampled_misses, "Of those, missed", true),
+    FIGURE(sampled_lru_misses, "Of those, what plain LRU would have missed", true),
+    FIGURE(sampled_best_misses, "Of those, what the best possible cache would have missed", true),
     FIGURE(link_busy_ns, "Time that the link was in use, ns", true),
     FIGURE(link_bytes_per_second, "Capacity of the link, 0 when not limited", false),
     FIGURE(link_emulated, "1 when the link is emulated", false),
@@ -77,9 +82,26 @@ constexpr WorkerFigure kWorkerFigures[] = {
 };
 #undef FIGURE
 
+const char* ReasonName(StrideReason reason) {
+  switch (reason) {
+    case StrideReason::kStart: return "start";
+    case StrideReason::kMeasured: return "measured";
+    case StrideReason::kLate: return "late";
+    case StrideReason::kWaste: return "waste";
+    case StrideReason::kLinkBound: return "link bound";
+  }
+  return "?";
+}
+
 Json StatsJson(const WorkerStats& stats) {
   Json json;
   for (const WorkerFigure& figure : kWorkerFigures) json[figure.name] = figure.value(stats);
+  json["stride_moves"] = Json::array();
+  for (const StrideMove& move : stats.stride_moves) {
+    json["stride_moves"].push_back(
+        {{"event", move.event}, {"stride", move.stride}, {"reason", ReasonName(move.reason)}});
+  }
+  json["decision_digest"] = fmt::format("{:016x}", stats.decision_digest);
   json["link_emulated"] = stats.link_emulated;
   json["prefetch_enabled"] = stats.prefetch_enabled;
   json["link_bound"] = stats.link_bound;

@@ -32,6 +32,10 @@ struct EnumMax<FinishReason> {
   static constexpr FinishReason value = FinishReason::kError;
 };
 template <>
+struct EnumMax<StrideReason> {
+  static constexpr StrideReason value = StrideReason::kLinkBound;
+};
+template <>
 struct EnumMax<JobPhase> {
   static constexpr JobPhase value = JobPhase::kFailed;
 };
@@ -123,15 +127,20 @@ auto Fields(T& m) {
                         std::tuple(wire::Bounded(m.code, wire::kStatusCodeMax)),
                         std::tie(m.message));
 }
+template <wire::Is<StrideMove> T>
+auto Fields(T& m) {
+  return std::tie(m.event, m.stride, m.reason);
+}
 template <wire::Is<WorkerStats> T>
 auto Fields(T& m) {
-  return std::tie(m.steps, m.prefill_tokens, m.decode_tokens, m.step_ns, m.stall_ns, m.hits,
-                  m.late_hits, m.misses, m.bypasses, m.bytes_demand, m.bytes_prefetch,
-                  m.bytes_wasted, m.prefetch_cancelled, m.link_busy_ns, m.link_bytes_per_second,
-                  m.link_emulated, m.prefetch_enabled, m.stride, m.stride_changes, m.link_bound,
-                  m.forecast_on, m.predictor_on, m.prefetch_predictions, m.prefetch_correct,
-                  m.reused_tokens, m.preemptions, m.kv_blocks_used, m.kv_blocks_kept,
-                  m.kv_blocks_total, m.sequences, m.resident_bytes);
+  return std::tie(
+      m.steps, m.prefill_tokens, m.decode_tokens, m.step_ns, m.stall_ns, m.hits, m.late_hits,
+      m.misses, m.bypasses, m.bytes_demand, m.bytes_prefetch, m.bytes_wasted, m.decision_digest,
+      m.prefetch_cancelled, m.link_busy_ns, m.link_bytes_per_second, m.link_emulated,
+      m.prefetch_enabled, m.stride, m.stride_changes, m.stride_moves, m.link_bound, m.forecast_on,
+      m.predictor_on, m.prefetch_predictions, m.prefetch_correct, m.prefetch_routed, m.sampled_uses,
+      m.sampled_misses, m.sampled_lru_misses, m.sampled_best_misses, m.reused_tokens, m.preemptions,
+      m.kv_blocks_used, m.kv_blocks_kept, m.kv_blocks_total, m.sequences, m.resident_bytes);
 }
 template <wire::Is<ExpertReport> T>
 auto Fields(T& m) {

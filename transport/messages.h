@@ -173,6 +173,20 @@ struct SequenceFailed {
   std::string message;
 };
 
+// Why the prefetch's lead is what it is (predictor/core/dynamic_stride.h).
+enum class StrideReason : uint8_t {
+  kStart = 0,      // before anything was measured
+  kMeasured = 1,   // copies and layers, as measured
+  kLate = 2,       // much of what was prefetched came too late
+  kWaste = 3,      // much of what was copied was in vain
+  kLinkBound = 4,  // misses ask for more than the link carries
+};
+struct StrideMove {
+  uint64_t event = 0;  // (step, layer) of decode steps, from 0
+  uint32_t stride = 0;
+  StrideReason reason = StrideReason::kStart;
+};
+
 // Cumulative since the worker started. Times in ns.
 struct WorkerStats {
   uint64_t steps = 0;
@@ -186,7 +200,8 @@ struct WorkerStats {
   uint64_t bypasses = 0;  // misses served through a streaming buffer
   uint64_t bytes_demand = 0;
   uint64_t bytes_prefetch = 0;
-  uint64_t bytes_wasted = 0;  // prefetched, evicted or cancelled without use
+  uint64_t bytes_wasted = 0;     // prefetched, evicted or cancelled without use
+  uint64_t decision_digest = 0;  // of all that the cache decided
   uint64_t prefetch_cancelled = 0;
   uint64_t link_busy_ns = 0;
   uint64_t link_bytes_per_second = 0;  // emulated or measured capacity; 0: not known
@@ -194,13 +209,21 @@ struct WorkerStats {
   bool prefetch_enabled = false;  // effective; may switch itself off
   uint32_t stride = 0;            // layers of lead of the prefetch, now
   uint64_t stride_changes = 0;
-  bool link_bound = false;            // misses ask for more than the link carries
-  bool forecast_on = false;           // a forecaster ranks what leaves the cache, now
-  bool predictor_on = false;          // prefetch goes by a fitted predictor, now
-  uint64_t prefetch_predictions = 0;  // experts predicted / of those, truly routed
+  std::vector<StrideMove> stride_moves;  // the latest ones, oldest first
+  bool link_bound = false;               // misses ask for more than the link carries
+  bool forecast_on = false;              // a forecaster ranks what leaves the cache, now
+  bool predictor_on = false;             // prefetch goes by a fitted predictor, now
+  uint64_t prefetch_predictions = 0;     // experts predicted / of those, truly routed
   uint64_t prefetch_correct = 0;
-  uint64_t reused_tokens = 0;  // tokens found in the KV cache instead of computed
-  uint64_t preemptions = 0;    // sequences that gave their KV blocks back for a while
+  uint64_t reused_tokens = 0;    // tokens found in the KV cache instead of computed
+  uint64_t preemptions = 0;      // sequences that gave their KV blocks back for a while
+  uint64_t prefetch_routed = 0;  // experts routed in the layers that were predicted
+  // In sampled windows: uses, what was missed, and what plain LRU and the best possible cache would
+  // have missed.
+  uint64_t sampled_uses = 0;
+  uint64_t sampled_misses = 0;
+  uint64_t sampled_lru_misses = 0;
+  uint64_t sampled_best_misses = 0;
   uint64_t kv_blocks_used = 0;
   uint64_t kv_blocks_kept = 0;  // not in use, but with prefixes that can be
   uint64_t kv_blocks_total = 0;

@@ -44,8 +44,10 @@ ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
   ForEachExpert(source, [&](const ExpertBlock& b) { policy.cache.block_bytes.push_back(b.bytes); });
   policy.cache.top_k = options.top_k;
   policy.cache.slots = options.slots;
+  policy.cache.ranking = options.ranking;
   policy.prefetch = options.prefetch;
   policy.forecaster = options.forecaster;
+  policy.samples_best_cache = true;
   policy.sequences_max = static_cast<size_t>(std::max(1, options.sequences_max));
   return policy;
 }
@@ -358,6 +360,7 @@ Status CachedExecutor::RunArrivals(const MoeLayerCall& call) {
   while (pending_ > 0) {
     {
       TransferEngine::Lock lock(engine_->mutex());
+      engine_->Poll(lock);  // all that is here runs at once
       StartBypasses(call.layer);
       if (arrived_.empty()) RETURN_IF_ERROR(WaitForArrival(call.layer, lock));
       TakeArrivals(call);
@@ -506,10 +509,12 @@ ExecutorStats CachedExecutor::stats() const {
   stats.bytes_demand = engine_->queue_stats().demand_bytes;
   stats.bytes_prefetch = engine_->queue_stats().prefetch_bytes;
   stats.bytes_wasted = cache.bytes_wasted;
+  stats.decision_digest = policy_.cache().digest();
   stats.prefetch_used = cache.prefetch_hits + cache.prefetch_late_hits;
   stats.prefetch_cancelled = cache.prefetch_cancelled;
   stats.prefetch_predictions = planner.predictions;
   stats.prefetch_correct = planner.correct;
+  stats.prefetch_routed = planner.routed;
   stats.prefetch_switch_offs = planner.switch_offs;
   stats.stall_ns = stall_ns_;
   stats.copy_failures = copy_failures_;
@@ -519,6 +524,9 @@ ExecutorStats CachedExecutor::stats() const {
   stats.thrashing = cache.thrashing;
   stats.stride = static_cast<uint32_t>(policy_.stride().stride());
   stats.stride_changes = policy_.stride().changes();
+  const std::span<const StrideStep> steps = policy_.stride().steps();
+  stats.stride_steps.assign(steps.begin(), steps.end());
+  stats.sampled = policy_.best_cache();
   stats.forecast_on = forecasts_;
   stats.predictor_on = predictions_.learned();
   stats.link_bound = policy_.stride().link_bound();

@@ -41,6 +41,7 @@ struct CachedExecutorOptions {
   int32_t stride = 1;           // layers of lead of the prefetch, at most; 0: no prefetch
   bool dynamic_stride = false;  // the lead follows what is measured, from 1 up to `stride`
   int32_t sequences_max = 16;   // run at once
+  CacheRanking ranking = CacheRanking::kGuarded;
   std::shared_ptr<const NextUseModel> forecaster;  // ranks victims; null: the cache's own estimate
   std::shared_ptr<const HybridModel> predictor;    // what to prefetch; null: the pre-gate
   // Each of the two is given up when it takes more than this share of the layers' time.

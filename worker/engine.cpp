@@ -250,6 +250,7 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.stride = options_.prefetch ? plan.limits.lookahead_max : 0;
     cache.dynamic_stride = options_.dynamic_stride;
     cache.prefetch.enabled = options_.prefetch;
+    cache.ranking = options_.cache_ranking;
     cache.forecaster = options_.forecaster;
     cache.predictor = options_.predictor;
     cache.policy_time_most = options_.policy_time_most;
@@ -499,15 +500,27 @@ WorkerStats Engine::stats() const {
   stats.bytes_demand = experts.bytes_demand;
   stats.bytes_prefetch = experts.bytes_prefetch;
   stats.bytes_wasted = experts.bytes_wasted;
+  stats.decision_digest = experts.decision_digest;
   stats.prefetch_cancelled = experts.prefetch_cancelled;
   stats.prefetch_enabled = experts.prefetch_enabled;
   stats.stride = experts.stride;
   stats.stride_changes = experts.stride_changes;
+  static_assert(static_cast<int>(StrideReason::kLinkBound) ==
+                static_cast<int>(StrideCause::kLinkBound));
+  for (const StrideStep& step : experts.stride_steps) {
+    stats.stride_moves.push_back(
+        {step.event, static_cast<uint32_t>(step.stride), static_cast<StrideReason>(step.cause)});
+  }
+  stats.sampled_uses = experts.sampled.uses;
+  stats.sampled_misses = experts.sampled.misses;
+  stats.sampled_lru_misses = experts.sampled.lru_misses;
+  stats.sampled_best_misses = experts.sampled.best_misses;
   stats.link_bound = experts.link_bound;
   stats.forecast_on = experts.forecast_on;
   stats.predictor_on = experts.predictor_on;
   stats.prefetch_predictions = experts.prefetch_predictions;
   stats.prefetch_correct = experts.prefetch_correct;
+  stats.prefetch_routed = experts.prefetch_routed;
   stats.stall_ns = experts.stall_ns;
   stats.link_busy_ns = device_.transfer_counters().busy_ns;
   stats.link_bytes_per_second = device_.properties().link.bytes_per_second;

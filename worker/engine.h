@@ -41,6 +41,7 @@ struct EngineOptions {
   bool group_by_experts = false;  // admit next what needs the same experts; not in place
   bool prefetch = true;           // by plan.limits.lookahead_max layers, at most
   bool dynamic_stride = true;     // else by exactly as many
+  CacheRanking cache_ranking = CacheRanking::kGuarded;
   std::shared_ptr<const NextUseModel> forecaster;  // null: none
   std::shared_ptr<const HybridModel> predictor;    // null: the pre-gate
   double policy_time_most = 0.05;                  // of a layer's time, for each of the two

@@ -12,9 +12,11 @@
 #include "common/status.h"
 #include "device/device.h"
 #include "model/arch/moe_executor.h"
+#include "predictor/core/stride_controller.h"
 #include "worker/executor_observer.h"
 #include "worker/expert_block_source.h"
 #include "worker/expert_rows.h"
+#include "worker/policy/best_cache_sample.h"
 #include "worker/row_groups.h"
 
 namespace expertflow {
@@ -29,10 +31,12 @@ struct ExecutorStats {
   uint64_t bytes_demand = 0;    // arrived
   uint64_t bytes_prefetch = 0;  // arrived
   uint64_t bytes_wasted = 0;
-  uint64_t prefetch_used = 0;  // first use found it ready or on its way
+  uint64_t decision_digest = 0;  // of the cache
+  uint64_t prefetch_used = 0;    // first use found it ready or on its way
   uint64_t prefetch_cancelled = 0;
   uint64_t prefetch_predictions = 0;
   uint64_t prefetch_correct = 0;
+  uint64_t prefetch_routed = 0;
   uint64_t prefetch_switch_offs = 0;
   uint64_t stall_ns = 0;
   uint64_t copy_failures = 0;
@@ -43,6 +47,8 @@ struct ExecutorStats {
   bool prefetch_enabled = false;  // effective
   uint32_t stride = 0;            // of the prefetch, now
   uint64_t stride_changes = 0;
+  std::vector<StrideStep> stride_steps;
+  BestCacheSample::Counts sampled;
   bool link_bound = false;
   bool forecast_on = false;   // victims are ranked by a forecaster, now
   bool predictor_on = false;  // prefetch goes by a fitted predictor, now

@@ -77,6 +77,7 @@ class WorkerProcess {
   std::unique_ptr<Device> device_;
   std::optional<StoreView> store_;
   std::unique_ptr<Architecture> architecture_;
+  MemoryPlan plan_;
   std::unique_ptr<TimelineRecorder> timeline_;
   std::unique_ptr<TraceFileSink> record_file_;
   std::unique_ptr<RoutingRecorder> recorder_;
@@ -138,17 +139,19 @@ std::string WorkerProcess::Arithmetic() const {
 std::string WorkerProcess::EffectiveConfig() const {
   const DeviceProperties& device = device_->properties();
   return fmt::format(
-      R"({{"device":"{}","kernels":"{}","arithmetic":"{}","threads":{},"device_memory":"{}","prefetch":{},)"
+      R"({{"device":"{}","kernels":"{}","arithmetic":"{}","threads":{},"device_memory":"{}","cache_ranking":"{}","prefetch":{},)"
       R"("stride":"{}","forecaster":{},"predictor":{},)"
+      R"("expert_slots":{},"streaming_buffers":{},)"
       R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"sequences_max":{},)"
       R"("prefill_tokens_max":{},"prefix_cache":{},"batching":"{}","transfer_chunk_bytes":{},"kv_dtype":"{}"}})",
       device.name, device.kernels, Arithmetic(), device.threads,
       options_.device_memory_host ? "host" : "private",
+      options_.cache_by_recency ? "recency" : "next-use",
       options_.prefetch && !options_.device_memory_host,
       options_.stride == 0 ? "auto" : std::to_string(options_.stride),
-      InUse(TablesKind::kForecaster), InUse(TablesKind::kPredictor), device.link.bytes_per_second,
-      device.link.latency_ns, device.link.emulated, options_.sequences_max,
-      options_.prefill_tokens_max, KeepsPrefixes(),
+      InUse(TablesKind::kForecaster), InUse(TablesKind::kPredictor), plan_.expert_slots,
+      plan_.streaming_buffers, device.link.bytes_per_second, device.link.latency_ns,
+      device.link.emulated, options_.sequences_max, options_.prefill_tokens_max, KeepsPrefixes(),
       options_.static_batches ? "static" : "continuous", options_.transfer_chunk_bytes,
       DTypeName(options_.kv_dtype));
 }
@@ -206,13 +209,15 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   if (records || !options_.trace_file.empty()) {
     ASSIGN_OR_RETURN(timeline_, TimelineRecorder::Create(options_.trace_file, records));
   }
+  ASSIGN_OR_RETURN(plan_, MakeMemoryPlan(*architecture_, PlanInput()));
   EngineOptions engine_options;
-  ASSIGN_OR_RETURN(engine_options.plan, MakeMemoryPlan(*architecture_, PlanInput()));
+  engine_options.plan = plan_;
   engine_options.sequences_max = options_.sequences_max;
   engine_options.prefill_tokens_max = options_.prefill_tokens_max;
   engine_options.prefix_cache = KeepsPrefixes();
   engine_options.static_batches = options_.static_batches;
   engine_options.group_by_experts = options_.group_by_experts;
+  if (options_.cache_by_recency) engine_options.cache_ranking = CacheRanking::kRecency;
   engine_options.prefetch = options_.prefetch;
   engine_options.dynamic_stride = options_.stride == 0;
   ASSIGN_OR_RETURN(engine_options.forecaster,
@@ -230,7 +235,6 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
     ASSIGN_OR_RETURN(recorder_, RoutingRecorder::Create(shape, *record_file_));
     engine->RecordTo(recorder_.get());
   }
-  const MemoryPlan& plan = engine_options.plan;
   engine_ = std::make_unique<EngineThread>(
       std::move(engine), [this] { transport_.Wake(); }, options_.outgoing_bytes_max);
 
@@ -239,12 +243,12 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   worker.kernels = device_->properties().kernels;
   worker.arithmetic = Arithmetic();
   worker.threads = static_cast<uint32_t>(device_->properties().threads);
-  worker.expert_slots = static_cast<uint32_t>(plan.expert_slots);
-  worker.in_place = plan.in_place;
-  worker.kv_tokens = plan.kv_tokens();
+  worker.expert_slots = static_cast<uint32_t>(plan_.expert_slots);
+  worker.in_place = plan_.in_place;
+  worker.kv_tokens = plan_.kv_tokens();
   worker.prefix_cache = KeepsPrefixes();
   worker.effective_config = EffectiveConfig();
-  worker.memory_plan = MemoryPlanJson(plan);
+  worker.memory_plan = MemoryPlanJson(plan_);
   Send(worker);
   return OkStatus();
 }

@@ -27,7 +27,8 @@ struct WorkerOptions {
   bool device_memory_host = false;  // compute in place from the store's mapping: no arena, no cache
   ByteBudget expert_memory{.is_percent = true, .percent = 100};  // of the private arena
   int32_t streaming_buffers = 2;
-  LinkProperties link;  // emulated when a rate is given
+  LinkProperties link;            // emulated when a rate is given
+  bool cache_by_recency = false;  // plain LRU, else the expected next use
   bool prefetch = true;
   double policy_time_most = 0.05;  // of a layer's time, for forecaster and predictor each
   int32_t stride = 0;  // layers of lead of the prefetch; 0: as measured, up to kStrideMost

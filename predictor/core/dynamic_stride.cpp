@@ -28,9 +28,11 @@ DynamicStride::DynamicStride(const DynamicStrideOptions& options)
     : options_(options), stride_(options.stride_min) {
   CHECK(options_.expert_bytes > 0 && options_.moe_layers > 0);
   CHECK(options_.stride_min > 0 && options_.stride_min <= options_.stride_max);
+  Note();
 }
 
 void DynamicStride::OnLayer(const StrideMeasurement& m) {
+  ++events_;
   ++sums_.events;
   sums_.distinct += m.distinct_experts;
   sums_.expected += m.expected_experts > 0 ? m.expected_experts : m.distinct_experts;
@@ -78,6 +80,13 @@ void DynamicStride::EndWindow() {
   if (wanted == stride_) return;
   stride_ = wanted;
   ++changes_;
+  Note();
+}
+
+void DynamicStride::Note() {
+  constexpr size_t kStepsKept = 16;
+  if (steps_.size() == kStepsKept) steps_.erase(steps_.begin());
+  steps_.push_back({events_, stride_, cause_});
 }
 
 void DynamicStride::Follow(double copy_layers) {
@@ -89,6 +98,7 @@ void DynamicStride::Follow(double copy_layers) {
   anchor_ = formula_;
   anchor_copy_layers_ = static_cast<int32_t>(std::ceil(std::min(copy_layers, 1e6)));
   anchor_bound_ = link_bound_;
+  cause_ = link_bound_ ? StrideCause::kLinkBound : StrideCause::kMeasured;
   away_windows_ = wait_windows_ = overload_windows_ = correction_ = 0;
 }
 
@@ -101,9 +111,11 @@ void DynamicStride::Count() {
   overload_windows_ = overloads ? overload_windows_ + 1 : 0;
   if (wait_windows_ >= options_.windows_in_a_row && correction_ < kCorrectionMost) {
     ++correction_;
+    cause_ = StrideCause::kLate;
     wait_windows_ = 0;
   } else if (overload_windows_ >= options_.windows_in_a_row && correction_ > -kCorrectionMost) {
     --correction_;
+    cause_ = StrideCause::kWaste;
     overload_windows_ = 0;
   }
 }

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "predictor/core/stride_controller.h"
 
@@ -42,6 +43,7 @@ class DynamicStride final : public StrideController {
   void OnLayer(const StrideMeasurement& measurement) override;
   bool link_bound() const override { return link_bound_; }
   uint64_t changes() const override { return changes_; }
+  std::span<const StrideStep> steps() const override { return steps_; }
 
  private:
   struct Sums {
@@ -62,11 +64,15 @@ class DynamicStride final : public StrideController {
   void EndWindow();
   void Follow(double copy_layers);
   void Count();
+  void Note();
 
   const DynamicStrideOptions options_;
   int32_t stride_;
   bool link_bound_ = false;
   uint64_t changes_ = 0;
+  uint64_t events_ = 0;
+  StrideCause cause_ = StrideCause::kStart;  // what moved the wanted stride last
+  std::vector<StrideStep> steps_;
 
   Sums sums_;
   bool measured_ = false;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace expertflow {
 
@@ -20,6 +21,21 @@ struct StrideMeasurement {
   int64_t stall_ns = 0;  // of that, compute waited for an expert
 };
 
+// Why a stride is what it is.
+enum class StrideCause : uint8_t {
+  kStart,      // before anything was measured
+  kMeasured,   // copies and layers, as measured
+  kLate,       // much of what was prefetched came too late
+  kWaste,      // much of what was copied was in vain
+  kLinkBound,  // misses ask for more than the link carries
+};
+
+struct StrideStep {
+  uint64_t event = 0;  // measurements before it
+  int32_t stride = 0;
+  StrideCause cause = StrideCause::kStart;
+};
+
 class StrideController {
  public:
   virtual ~StrideController() = default;
@@ -29,6 +45,8 @@ class StrideController {
   // The link cannot carry what is asked of it: speculation should be shed.
   virtual bool link_bound() const { return false; }
   virtual uint64_t changes() const { return 0; }
+  // The start and the changes since, oldest first; only the latest ones are kept.
+  virtual std::span<const StrideStep> steps() const { return {}; }
 };
 
 class FixedStride final : public StrideController {

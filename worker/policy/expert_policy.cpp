@@ -15,9 +15,20 @@ int32_t ExpectedExperts(std::span<const uint32_t> probabilities_ppm) {
   return static_cast<int32_t>((sum + 500'000) / 1'000'000);
 }
 
+// Of the windows in which the cache is compared with the best one, in passes over the layers: an
+// eighth of the time.
+constexpr int32_t kSamplePasses = 64;
+constexpr int32_t kCountedPasses = 48;
+constexpr int32_t kPausePasses = 448;
+
 // Fewer blocks than that are judged by chance.
 constexpr uint64_t kPeriodBlocks = 256;
 constexpr uint64_t kPeriodBytesMin = 64ull << 20;
+
+bool DemandsDecode(std::span<const LayerDemand> demands) {
+  return std::any_of(demands.begin(), demands.end(),
+                     [](const LayerDemand& d) { return d.decode_rows > 0; });
+}
 
 ExpertPolicyOptions WithPeriod(ExpertPolicyOptions options) {
   if (options.prefetch.period_bytes > 0) return options;
@@ -36,8 +47,19 @@ ExpertPolicy::ExpertPolicy(ExpertPolicyOptions options, std::unique_ptr<StrideCo
       stride_(std::move(stride)) {
   CHECK(stride_ != nullptr);
   int32_t moe_layers = 0;
+  size_t all = 0;
   for (const int32_t experts : options_.cache.experts) {
     layer_order_.push_back(experts > 0 ? moe_layers++ : -1);
+    layer_base_.push_back(all);
+    all += static_cast<size_t>(experts);
+  }
+  if (options_.samples_best_cache) {
+    best_ = std::make_unique<BestCacheSample>(
+        BestCacheSampleOptions{.experts = all,
+                               .slots = options_.cache.slots,
+                               .window_events = kSamplePasses * moe_layers,
+                               .counted_events = kCountedPasses * moe_layers,
+                               .pause_events = kPausePasses * moe_layers});
   }
   if (options_.forecaster != nullptr) {
     CHECK(ForecasterFits(*options_.forecaster, options_.cache.experts));
@@ -67,9 +89,7 @@ void ExpertPolicy::UseForecast() {
 std::span<const SlotRef> ExpertPolicy::Begin(LayerId layer, std::span<const LayerDemand> demands) {
   layer_ = layer;
   demands_ = demands;
-  const bool decodes = std::any_of(demands.begin(), demands.end(),
-                                   [](const LayerDemand& d) { return d.decode_rows > 0; });
-  if (!decodes) return {};
+  if (!DemandsDecode(demands)) return {};
   const std::span<const SlotRef> wrong = cache_.WrongPrefetches(layer, demands);
   planner_.BeginWindow(layer, demands, cache_.stats());
   return wrong;
@@ -80,7 +100,37 @@ std::span<const DemandDecision> ExpertPolicy::Decide() {
     return cache_.StateOf({layer_, d.expert}) == SlotState::kFree;
   });
   if (absent) UseForecast();
-  return cache_.BeginLayer(layer_, demands_);
+  const bool sampled = best_ != nullptr && DemandsDecode(demands_);
+  if (sampled && best_->WantsBegin()) BeginSample();
+  const std::span<const DemandDecision> decisions = cache_.BeginLayer(layer_, demands_);
+  if (sampled) Sample(decisions);
+  return decisions;
+}
+
+void ExpertPolicy::BeginSample() {
+  sample_uses_.clear();
+  for (int32_t s = 0; s < cache_.slots(); ++s) {
+    const ExpertKey key = cache_.KeyOf(SlotId(s));
+    if (!key.layer.valid()) continue;
+    sample_uses_.push_back(layer_base_[key.layer.index()] + key.expert.index());
+  }
+  best_->Begin(sample_uses_);
+}
+
+void ExpertPolicy::Sample(std::span<const DemandDecision> decisions) {
+  sample_uses_.clear();
+  uint64_t misses = 0;
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    if (demands_[i].decode_rows == 0) continue;
+    sample_uses_.push_back(layer_base_[layer_.index()] + demands_[i].expert.index());
+    const DemandOutcome outcome = decisions[i].outcome;
+    misses += outcome == DemandOutcome::kLoad || outcome == DemandOutcome::kBypass ? 1 : 0;
+  }
+  // Only a guarded cache keeps plain LRU beside itself; one that ranks by recency is plain LRU.
+  const bool guarded = options_.cache.ranking == CacheRanking::kGuarded;
+  const uint64_t lru = cache_.stats().lru_misses;
+  const uint64_t lru_misses = lru - std::exchange(lru_misses_before_, lru);
+  best_->OnEvent(sample_uses_, misses, guarded ? lru_misses : misses);
 }
 
 std::span<const PrefetchLoad> ExpertPolicy::Prefetch(LayerId target,

@@ -21,6 +21,7 @@
 #include "predictor/core/stride_controller.h"
 #include "worker/cache/expert_cache.h"
 #include "worker/cache/prefetch_planner.h"
+#include "worker/policy/best_cache_sample.h"
 #include "worker/policy/forecast_ranks.h"
 
 namespace expertflow {
@@ -30,6 +31,7 @@ struct ExpertPolicyOptions {
   PrefetchPlannerOptions prefetch;
   std::shared_ptr<const NextUseModel> forecaster;  // null: the cache's own estimate
   size_t sequences_max = 64;                       // whose forecasts are kept
+  bool samples_best_cache = false;                 // see BestCacheSample
 };
 
 // What the driver measured of one event.
@@ -78,6 +80,10 @@ class ExpertPolicy {
   const PrefetchPlanner& planner() const { return planner_; }
   const StrideController& stride() const { return *stride_; }
   bool has_forecaster() const { return ranks_ != nullptr; }
+  // Zero without samples_best_cache.
+  BestCacheSample::Counts best_cache() const {
+    return best_ == nullptr ? BestCacheSample::Counts{} : best_->counts();
+  }
 
   Status CheckInvariants() const;
 
@@ -85,11 +91,17 @@ class ExpertPolicy {
   // The forecast of this event goes to the cache when it is needed first.
   void UseForecast();
   void Measure(const EventTimes& times);
+  void BeginSample();
+  void Sample(std::span<const DemandDecision> decisions);
 
   const ExpertPolicyOptions options_;
   ExpertCache cache_;
   PrefetchPlanner planner_;
   std::unique_ptr<ForecastRanks> ranks_;
+  std::unique_ptr<BestCacheSample> best_;  // null: none
+  uint64_t lru_misses_before_ = 0;
+  std::vector<size_t> layer_base_;   // first expert of a layer, numbered through
+  std::vector<size_t> sample_uses_;  // scratch
   std::unique_ptr<StrideController> stride_;
   std::vector<int32_t> layer_order_;  // position among the MoE layers
   LayerId layer_;

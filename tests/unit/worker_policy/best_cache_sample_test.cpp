@@ -1,0 +1,108 @@
+// What the best possible cache would have missed, in windows of what came.
+#include "worker/policy/best_cache_sample.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+namespace expertflow {
+namespace {
+
+using Events = std::vector<std::vector<size_t>>;
+
+BestCacheSample::Counts Run(const Events& events, int32_t slots,
+                            const std::vector<size_t>& resident, int32_t counted) {
+  BestCacheSample sample({.experts = 10,
+                          .slots = slots,
+                          .window_events = static_cast<int32_t>(events.size()),
+                          .counted_events = counted,
+                          .pause_events = 0});
+  EXPECT_TRUE(sample.WantsBegin());
+  sample.Begin(resident);
+  for (const auto& uses : events) sample.OnEvent(uses, uses.size(), 1);
+  return sample.counts();
+}
+
+// The fewest misses by trying everything: a miss may be kept in any slot, or not at all.
+uint64_t Fewest(const Events& events, size_t event, size_t use, const std::set<size_t>& resident,
+                size_t slots, size_t counted) {
+  if (event == events.size()) return 0;
+  if (use == events[event].size()) {
+    return Fewest(events, event + 1, 0, resident, slots, counted);
+  }
+  const size_t expert = events[event][use];
+  if (resident.contains(expert)) {
+    return Fewest(events, event, use + 1, resident, slots, counted);
+  }
+  const uint64_t miss = event < counted ? 1 : 0;
+  uint64_t best = Fewest(events, event, use + 1, resident, slots, counted);
+  std::set<size_t> with = resident;
+  with.insert(expert);
+  if (resident.size() < slots) {
+    best = std::min(best, Fewest(events, event, use + 1, with, slots, counted));
+  } else {
+    for (const size_t victim : resident) {
+      std::set<size_t> next = with;
+      next.erase(victim);
+      best = std::min(best, Fewest(events, event, use + 1, next, slots, counted));
+    }
+  }
+  return miss + best;
+}
+
+TEST(BestCacheSampleTest, KeepsWhatComesNextAndLetsPassWhatComesLast) {
+  // One slot: 3 is used once, 1 again and again.
+  const Events events = {{1}, {3}, {1}, {1}, {4}, {1}};
+  const auto counts = Run(events, 1, {}, 6);
+  EXPECT_EQ(counts.uses, 6u);
+  EXPECT_EQ(counts.misses, 6u);
+  EXPECT_EQ(counts.lru_misses, 6u);
+  EXPECT_EQ(counts.best_misses, 3u);
+  EXPECT_EQ(Run(events, 1, {1}, 6).best_misses, 2u) << "it was there";
+  EXPECT_EQ(Run(events, 2, {8, 9}, 6).best_misses, 3u);
+  EXPECT_EQ(Run(events, 0, {}, 6).best_misses, 6u);
+  // What comes after the counted part decides what is kept, and is not counted.
+  EXPECT_EQ(Run(events, 1, {}, 2).best_misses, 2u);
+}
+
+TEST(BestCacheSampleTest, NoOtherChoiceMissesLess) {
+  uint64_t state = 1;
+  const auto below = [&](uint32_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<uint32_t>((state >> 33) % n);
+  };
+  for (int round = 0; round < 40; ++round) {
+    Events events(6);
+    for (auto& uses : events) {
+      for (size_t e = 0; e < 5; ++e) {
+        if (below(3) == 0) uses.push_back(e);
+      }
+    }
+    const auto slots = static_cast<int32_t>(1 + below(3));
+    const std::vector<size_t> resident = {4};
+    EXPECT_EQ(Run(events, slots, resident, 6).best_misses,
+              Fewest(events, 0, 0, {4}, static_cast<size_t>(slots), 6))
+        << "round " << round;
+  }
+}
+
+TEST(BestCacheSampleTest, WindowsArePartOfTheTimeOnly) {
+  BestCacheSample sample(
+      {.experts = 10, .slots = 3, .window_events = 4, .counted_events = 3, .pause_events = 5});
+  int begun = 0;
+  for (size_t event = 0; event < 90; ++event) {
+    if (sample.WantsBegin()) {
+      sample.Begin({});
+      ++begun;
+    }
+    sample.OnEvent(std::vector<size_t>{event % 7}, 1, 1);
+  }
+  EXPECT_EQ(begun, 10);
+  EXPECT_EQ(sample.counts().uses, 10u * 3);
+  EXPECT_LE(sample.counts().best_misses, sample.counts().misses);
+}
+
+}  // namespace
+}  // namespace expertflow

@@ -38,12 +38,15 @@ struct Bench {
   std::string_view name;
   Result<BenchReport> (*run)(const BenchSetup&);
 };
-constexpr std::array<Bench, 10> kBenches = {{{"decode", BenchDecode},
+constexpr std::array<Bench, 13> kBenches = {{{"decode", BenchDecode},
                                              {"prefill", BenchPrefill},
                                              {"copies", BenchCopies},
                                              {"load", BenchLoad},
                                              {"cache", BenchCache},
                                              {"record", BenchRecord},
+                                             {"truth", BenchTruth},
+                                             {"policies", BenchPolicies},
+                                             {"simulator", BenchSimulator},
                                              {"overhead", BenchOverhead},
                                              {"memory", BenchMemory},
                                              {"start", BenchStart},

@@ -12,6 +12,7 @@
 #include "launch/commands.h"
 #include "launch/model_source.h"
 #include "launch/option_values.h"
+#include "launch/simulate/as_recorded.h"
 #include "launch/simulate/hardware_profiles.h"
 #include "launch/simulate/sim_model.h"
 #include "launch/simulate/simulation.h"
@@ -22,6 +23,8 @@
 
 namespace expertflow {
 namespace {
+
+constexpr const char* kWorkFolder = "/tmp";  // for a model that has to be packed
 
 Result<std::vector<double>> ParseRecall(const Options& options) {
   std::vector<double> recall;
@@ -158,6 +161,15 @@ Result<std::vector<Cell>> Simulate(const Options& options) {
 }  // namespace
 
 int SimulateCommand(const Options& options) {
+  if (options.Flag("as-recorded")) {
+    const auto run = SimulateAsRecorded(options.Text("trace"), options.Text("model"), kWorkFolder);
+    if (!run.ok()) return Fail(options, run.status());
+    if (options.Text("json") != "-") fmt::print("{}", run->text);
+    if (const Status written = WriteJsonOption(options, run->json); !written.ok()) {
+      return Fail(options, written);
+    }
+    return kExitOk;
+  }
   const auto cells = Simulate(options);
   if (!cells.ok()) return Fail(options, cells.status());
   if (options.Text("json") != "-") fmt::print("{}", SimulationTable(*cells));

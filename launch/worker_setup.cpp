@@ -17,6 +17,7 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
     worker.link = {
         .bytes_per_second = link.bytes_per_second, .latency_ns = link.latency_ns, .emulated = true};
   }
+  worker.cache_by_recency = options.Text("cache-ranking") == "recency";
   worker.prefetch = options.Switch("prefetch");
   worker.stride = StrideOf(options);
   worker.policy_time_most = options.Number("policy-time") / 100;

@@ -9,6 +9,12 @@
 #include "device/cpu/cpu_device.h"
 
 namespace expertflow {
+namespace {
+
+// Of sequences that are not greedy: sorting a whole vocabulary would take as long as the layers.
+constexpr int32_t kSampledTopK = 40;
+
+}  // namespace
 
 Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model,
                                                          const BenchEngineOptions& options) {
@@ -25,16 +31,21 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   input.store = StoreSizesOf(store);
   input.in_place = options.in_place;
   input.expert_memory = {.is_percent = true, .percent = options.resident_percent};
-  input.lookahead_max = options.prefetch ? 1 : 0;
+  input.lookahead_max = LookaheadMost(options.prefetch, options.stride);
   input.kv_memory_bytes =
       static_cast<uint64_t>(options.positions) * architecture.shape().kv_bytes_per_token();
   input.sequences_max = options.sequences_max;
+  ASSIGN_OR_RETURN(bench->plan_, MakeMemoryPlan(architecture, input));
   EngineOptions engine;
+  engine.plan = bench->plan_;
   engine.sequences_max = options.sequences_max;
   engine.static_batches = options.static_batches;
-  ASSIGN_OR_RETURN(engine.plan, MakeMemoryPlan(architecture, input));
   engine.prefetch = options.prefetch;
   engine.prefix_cache = false;  // the same prompts come again and again
+  engine.dynamic_stride = options.stride == 0;
+  engine.cache_ranking = options.cache_ranking;
+  engine.forecaster = options.forecaster;
+  engine.predictor = options.predictor;
   ASSIGN_OR_RETURN(bench->engine_,
                    Engine::Create(engine, *bench->device_, architecture, store, options.timeline));
   return bench;
@@ -46,12 +57,15 @@ std::string BenchEngine::DeviceSettings() const {
                      properties.threads);
 }
 
-Status BenchEngine::Start(std::vector<int32_t> prompt, int32_t new_tokens) {
+Status BenchEngine::Start(std::vector<int32_t> prompt, int32_t new_tokens, float temperature) {
   StartSequence start;
   start.sequence = SequenceId{next_sequence_++};
   start.prompt_tokens = static_cast<uint32_t>(prompt.size());
   start.tokens = std::move(prompt);
   start.max_new_tokens = static_cast<uint32_t>(new_tokens);
+  start.sampling.temperature = temperature;
+  start.sampling.top_k = kSampledTopK;
+  start.sampling.seed = start.sequence.value;
   return engine_->Start(std::move(start));
 }
 

@@ -18,9 +18,13 @@ struct BenchEngineOptions {
   std::string kernels = "auto";
   bool in_place = true;
   double resident_percent = 100;  // of the experts, when not in place
+  CacheRanking cache_ranking = CacheRanking::kGuarded;
   bool prefetch = false;
-  LinkProperties link;       // emulated when its rate is not 0
-  int32_t positions = 1024;  // of all sequences together
+  int32_t stride = 0;                              // layers of lead of the prefetch; 0: as measured
+  std::shared_ptr<const NextUseModel> forecaster;  // null: none
+  std::shared_ptr<const HybridModel> predictor;    // null: the pre-gate
+  LinkProperties link;                             // emulated when its rate is not 0
+  int32_t positions = 1024;                        // of all sequences together
   int32_t sequences_max = 16;
   bool static_batches = false;           // SchedulerOptions
   TimelineRecorder* timeline = nullptr;  // outlives the engine
@@ -34,11 +38,13 @@ class BenchEngine {
 
   Device& device() { return *device_; }
   Engine& engine() { return *engine_; }
+  const MemoryPlan& plan() const { return plan_; }
   // "avx2, 2 threads"
   std::string DeviceSettings() const;
 
-  // Queues a greedy sequence that ends after `new_tokens` and not before.
-  Status Start(std::vector<int32_t> prompt, int32_t new_tokens);
+  // Queues a sequence that ends after `new_tokens` and not before; greedy at temperature 0,
+  // else drawn from the 40 likeliest.
+  Status Start(std::vector<int32_t> prompt, int32_t new_tokens, float temperature = 0);
   // One step; tokens are appended. Returns its nanoseconds. A failed sequence is an error.
   Result<int64_t> Step(std::vector<int32_t>* tokens);
   // Steps until idle.
@@ -48,6 +54,7 @@ class BenchEngine {
   BenchEngine() = default;
 
   std::unique_ptr<Device> device_;
+  MemoryPlan plan_;
   std::unique_ptr<Engine> engine_;
   uint64_t next_sequence_ = 1;
   StepOutput output_;

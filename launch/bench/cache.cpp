@@ -38,6 +38,7 @@ std::vector<Arm> MakeArms(const BenchSetup& setup) {
       arm.options.in_place = false;
       arm.options.resident_percent = percent;
       arm.options.prefetch = prefetch;
+      arm.options.stride = 1;
       arm.options.link = kLink;
       arms.push_back(std::move(arm));
     }

@@ -1,5 +1,5 @@
-// The benchmarks that run a whole job: coordinator, store and workers as `expertflow run` starts
-// them.
+// The benchmarks that run a whole job, coordinator, store and workers as `expertflow run` starts
+// them, and those that need the simulator.
 #pragma once
 
 #include <memory>
@@ -22,6 +22,13 @@ Result<BenchReport> BenchMemory(const BenchSetup& setup);
 Result<BenchReport> BenchStart(const BenchSetup& setup);
 // CPU time of a job that has nothing to do.
 Result<BenchReport> BenchIdle(const BenchSetup& setup);
+// Runs over emulated links against the simulation of their recordings.
+Result<BenchReport> BenchTruth(const BenchSetup& setup);
+
+// Cache policy, prefetch and stride in all combinations that matter, over emulated links.
+Result<BenchReport> BenchPolicies(const BenchSetup& setup);
+// How fast the simulator is.
+Result<BenchReport> BenchSimulator(const BenchSetup& setup);
 
 // A job that takes requests. `arguments` go to all roles.
 Result<std::unique_ptr<Job>> StartBenchJob(const std::string& model, int32_t workers,

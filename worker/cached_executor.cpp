@@ -48,6 +48,7 @@ ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
   policy.prefetch = options.prefetch;
   policy.forecaster = options.forecaster;
   policy.samples_best_cache = true;
+  policy.tries_without_prefetch = options.dynamic_stride && options.stride > 0;
   policy.sequences_max = static_cast<size_t>(std::max(1, options.sequences_max));
   return policy;
 }
@@ -530,7 +531,7 @@ ExecutorStats CachedExecutor::stats() const {
   stats.forecast_on = forecasts_;
   stats.predictor_on = predictions_.learned();
   stats.link_bound = policy_.stride().link_bound();
-  stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && policy_.planner().active();
+  stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && policy_.prefetches();
   return stats;
 }
 

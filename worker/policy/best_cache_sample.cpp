@@ -66,15 +66,20 @@ uint64_t BestCacheSample::BestMisses() {
     ++count;
   }
   uint64_t misses = 0;
+  std::vector<size_t> missing;
   for (size_t event = 0; event < static_cast<size_t>(options_.counted_events); ++event) {
     const size_t begin = events_[event];
     const size_t end = events_[event + 1];
-    // What this event uses and is there stays until all of it has been served.
+    // All of an event is looked up at once: what makes room for another of its experts was there.
+    missing.clear();
     for (size_t i = begin; i < end; ++i) {
-      if (held[uses_[i]] != 0) hold(uses_[i], next[i]);
+      if (held[uses_[i]] != 0) {
+        hold(uses_[i], next[i]);
+      } else {
+        missing.push_back(i);
+      }
     }
-    for (size_t i = begin; i < end; ++i) {
-      if (held[uses_[i]] != 0) continue;
+    for (const size_t i : missing) {
       ++misses;
       const uint32_t own = next[i] == kNever ? kNever : next[i] + 1;
       if (count < static_cast<size_t>(options_.slots)) {

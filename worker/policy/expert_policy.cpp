@@ -53,6 +53,9 @@ ExpertPolicy::ExpertPolicy(ExpertPolicyOptions options, std::unique_ptr<StrideCo
     layer_base_.push_back(all);
     all += static_cast<size_t>(experts);
   }
+  if (options_.tries_without_prefetch && moe_layers > 0) {
+    trial_ = std::make_unique<PrefetchTrial>(PrefetchTrialOptions{.moe_layers = moe_layers});
+  }
   if (options_.samples_best_cache) {
     best_ = std::make_unique<BestCacheSample>(
         BestCacheSampleOptions{.experts = all,
@@ -183,11 +186,14 @@ void ExpertPolicy::Measure(const EventTimes& times) {
   measured.layer_ns = times.layer_ns;
   measured.stall_ns = times.stall_ns;
   before_ = now;
-  if (decodes_only) stride_->OnLayer(measured);
+  if (!decodes_only) return;
+  stride_->OnLayer(measured);
+  if (trial_ != nullptr) trial_->OnLayer(times.layer_ns);
 }
 
 int32_t ExpertPolicy::lookahead() const {
-  const bool useful = cache_.slots() > 0 && !cache_.AllResident() && planner_.active();
+  const bool useful = cache_.slots() > 0 && !cache_.AllResident() && planner_.active() &&
+                      (trial_ == nullptr || trial_->on());
   return useful ? stride_->stride() : 0;
 }
 

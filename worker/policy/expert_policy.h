@@ -23,6 +23,7 @@
 #include "worker/cache/prefetch_planner.h"
 #include "worker/policy/best_cache_sample.h"
 #include "worker/policy/forecast_ranks.h"
+#include "worker/policy/prefetch_trial.h"
 
 namespace expertflow {
 
@@ -32,6 +33,7 @@ struct ExpertPolicyOptions {
   std::shared_ptr<const NextUseModel> forecaster;  // null: the cache's own estimate
   size_t sequences_max = 64;                       // whose forecasts are kept
   bool samples_best_cache = false;                 // see BestCacheSample
+  bool tries_without_prefetch = false;             // see PrefetchTrial
 };
 
 // What the driver measured of one event.
@@ -80,6 +82,8 @@ class ExpertPolicy {
   const PrefetchPlanner& planner() const { return planner_; }
   const StrideController& stride() const { return *stride_; }
   bool has_forecaster() const { return ranks_ != nullptr; }
+  // Prefetch is on, and worth its time as far as that was tried.
+  bool prefetches() const { return planner_.active() && (trial_ == nullptr || trial_->chosen()); }
   // Zero without samples_best_cache.
   BestCacheSample::Counts best_cache() const {
     return best_ == nullptr ? BestCacheSample::Counts{} : best_->counts();
@@ -98,6 +102,7 @@ class ExpertPolicy {
   ExpertCache cache_;
   PrefetchPlanner planner_;
   std::unique_ptr<ForecastRanks> ranks_;
+  std::unique_ptr<PrefetchTrial> trial_;   // null: none
   std::unique_ptr<BestCacheSample> best_;  // null: none
   uint64_t lru_misses_before_ = 0;
   std::vector<size_t> layer_base_;   // first expert of a layer, numbered through

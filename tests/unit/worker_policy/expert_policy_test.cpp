@@ -103,6 +103,21 @@ TEST(ExpertPolicyTest, NoLookaheadWhenNothingCanBeMissing) {
   EXPECT_EQ(ExpertPolicy(off, std::make_unique<Listener>(&heard)).lookahead(), 0);
 }
 
+TEST(ExpertPolicyTest, PrefetchThatMakesLayersLongerIsGivenUp) {
+  std::vector<StrideMeasurement> heard;
+  for (const bool tries : {false, true}) {
+    ExpertPolicyOptions options = Options(6);
+    options.tries_without_prefetch = tries;
+    ExpertPolicy policy(options, std::make_unique<Listener>(&heard));
+    for (int32_t i = 0; i < 400; ++i) {
+      const int64_t layer_ns = (policy.lookahead() > 0 ? 60'000 : 50'000) + i % 7 * 1'000;
+      RunEvent(policy, i % 2 * 2, Demand({1, 2}), {.layer_ns = layer_ns});
+    }
+    EXPECT_EQ(policy.prefetches(), !tries);
+    EXPECT_EQ(policy.lookahead(), tries ? 0 : 3);
+  }
+}
+
 TEST(ExpertPolicyTest, AForecasterMustBeOfTheseLayers) {
   const std::vector<int32_t> experts = {kExperts, 0, kExperts};
   EXPECT_TRUE(ExpertPolicy::ForecasterFits(testing::RandomForecaster({8, 8}, 2, 1), experts));

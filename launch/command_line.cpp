@@ -10,15 +10,37 @@
 #include <vector>
 
 #include "launch/nearest_name.h"
+#include "launch/option_values.h"
 
 namespace expertflow {
 namespace {
 
+constexpr size_t kIndent = 2;
 constexpr size_t kHelpColumn = 34;
 constexpr size_t kHelpWidth = 100;
 constexpr size_t kChoiceShown = 60;
 
+// "a|b|c", with a line break where it gets too long.
+std::string BrokenChoice(std::string_view choice) {
+  std::string text;
+  size_t column = kIndent;
+  for (const std::string_view word : ChoiceWords(choice)) {
+    if (!text.empty()) text += '|';
+    if (column + word.size() + 1 > kHelpWidth) {
+      text += '\n';
+      text.append(kIndent, ' ');
+      column = kIndent;
+    }
+    text += word;
+    column += word.size() + 1;
+  }
+  return text;
+}
+
 std::string Flags(const OptionSpec& spec) {
+  if (spec.type == OptionType::kChoice && spec.traits.positional) {
+    return BrokenChoice(spec.value_name);
+  }
   if (spec.traits.positional) return std::string(spec.value_name);
   std::string flags = spec.traits.short_name != 0 ? fmt::format("-{}, ", spec.traits.short_name)
                                                   : std::string("    ");

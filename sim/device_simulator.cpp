@@ -27,15 +27,16 @@ class SimLink {
         chunk_start_ns_(options.chunk_start_ns) {}
 
   TransferQueue& queue() { return queue_; }
-  void SetRate(uint64_t bytes_per_second) { bytes_per_second_ = bytes_per_second; }
+  void SetRate(uint64_t bytes_per_second) {
+    bytes_per_second_ = bytes_per_second;
+    known_bytes_ = 0;
+  }
   int64_t busy_ns() const { return busy_ns_; }
 
   // Gives out what the queue has, from `now_ns` on. Returns when the last one has been started.
   int64_t Start(int64_t now_ns) {
     while (const auto chunk = queue_.NextChunk()) {
-      __extension__ using Wide = unsigned __int128;
-      const auto passes_ns = static_cast<int64_t>(
-          (Wide{chunk->bytes} * 1'000'000'000 + bytes_per_second_ - 1) / bytes_per_second_);
+      const int64_t passes_ns = PassesNs(chunk->bytes);
       now_ns = std::max(now_ns, starter_free_at_ns_) + chunk_prepare_ns_;
       free_at_ns_ = std::max(free_at_ns_, now_ns) + passes_ns;
       busy_ns_ += passes_ns;
@@ -57,8 +58,21 @@ class SimLink {
     Chunk chunk;
     int64_t at_ns = 0;
   };
+  // Most chunks have the size of the one before, and the division is slow.
+  int64_t PassesNs(uint64_t bytes) {
+    if (bytes != known_bytes_) {
+      __extension__ using Wide = unsigned __int128;
+      known_bytes_ = bytes;
+      known_ns_ = static_cast<int64_t>((Wide{bytes} * 1'000'000'000 + bytes_per_second_ - 1) /
+                                       bytes_per_second_);
+    }
+    return known_ns_;
+  }
+
   TransferQueue queue_;
   uint64_t bytes_per_second_;
+  uint64_t known_bytes_ = 0;
+  int64_t known_ns_ = 0;
   const int64_t latency_ns_;
   const int64_t chunk_prepare_ns_;
   const int64_t chunk_start_ns_;

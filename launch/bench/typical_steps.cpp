@@ -30,7 +30,7 @@ void TypicalSteps::Add(const RecordedRun& run) {
   }
 }
 
-double TypicalSteps::Sum(int64_t RecordedRun::LayerTimes::* time) const {
+double TypicalSteps::Sum(int64_t RecordedRun::LayerTimes::*time) const {
   double sum = 0;
   std::vector<int64_t> samples;
   for (const auto& layer : layers_) {

@@ -246,27 +246,70 @@ TEST(SyntheticRoutingTest, TokensKeepAsManyChoicesAsAskedFor) {
   EXPECT_NEAR(kept / all, 0.4 + 0.6 * 4 / 64, 0.03);
 }
 
-// Residency, link in GB/s (halved after a third of the steps, doubled after two), sequences at
-// once.
+// What changes after a third of the steps, and again after two.
+enum class Changes : uint8_t {
+  kLink,    // the link is half as fast, then twice as fast as at first
+  kBatch,   // four times as many sequences, then as many as at first
+  kDomain,  // prompts whose routing is flatter and changes more, then such as at first
+};
+
+// Residency, link in GB/s, sequences at once.
 struct Phases {
   double residency;
   double gigabytes_per_second;
   int32_t batch;
+  Changes changes = Changes::kLink;
 };
+
+constexpr size_t kPhaseSteps = 120;
 
 class StridePhases : public ::testing::TestWithParam<Phases> {
  protected:
-  StridePhases()
-      : trace_(Trace(24, 60, 3 * GetParam().batch, 120)),
-        lockstep_(MakeLockstep(trace_, AllSequences(trace_), GetParam().batch)),
-        third_(lockstep_.steps() / 3) {}
+  StridePhases() {
+    std::vector<RecordedRow> rows;
+    for (size_t phase = 0; phase < 3; ++phase) AddPhase(phase, &rows);
+    lockstep_ = MakeRecordedSteps(trace_, rows);
+  }
+
+  // Sequences that begin and end with the phase; rows in the order of steps.
+  void AddPhase(size_t phase, std::vector<RecordedRow>* rows) {
+    const Phases& p = GetParam();
+    const bool other = phase == 1;
+    SyntheticRouting routing;
+    routing.experts.assign(24, 60);
+    routing.top_k = 4;
+    routing.sequences = other && p.changes == Changes::kBatch ? 4 * p.batch : p.batch;
+    routing.tokens = static_cast<int32_t>(kPhaseSteps);
+    routing.seed = phase + 1;
+    if (other && p.changes == Changes::kDomain) {
+      routing.skew = 0.3;
+      routing.persistence = 0.1;
+    }
+    const RoutingTrace part = SynthesizeRouting(routing);
+    trace_.experts = part.experts;
+    trace_.top_k = part.top_k;
+    const size_t width = part.experts.size() * static_cast<size_t>(part.top_k);
+    const int32_t before = rows->empty() ? 0 : rows->back().sequence + 1;
+    for (size_t step = 0; step < kPhaseSteps; ++step) {
+      for (int32_t s = 0; s < routing.sequences; ++s) {
+        const size_t row = static_cast<size_t>(s) * kPhaseSteps + step;
+        const auto from = part.chosen.begin() + static_cast<ptrdiff_t>(row * width);
+        trace_.chosen.insert(trace_.chosen.end(), from, from + static_cast<ptrdiff_t>(width));
+        rows->push_back(
+            {.step = static_cast<uint32_t>(phase * kPhaseSteps + step), .sequence = before + s});
+      }
+    }
+    trace_.weights.resize(trace_.chosen.size(), 0.25F);
+  }
 
   DeviceSimResult Run(std::unique_ptr<StrideController> stride) {
     NoisyOracle predictions(trace_, lockstep_, {.89, .80, .75, .72, .69, .67, .64, .62}, 1);
     const auto rate = static_cast<uint64_t>(GetParam().gigabytes_per_second * 1e9);
     DeviceSimOptions options = Options(static_cast<int32_t>(GetParam().residency * 24 * 60), rate);
     options.check_invariants = false;
-    options.link_changes = {{third_, rate / 2}, {2 * third_, rate * 2}};
+    if (GetParam().changes == Changes::kLink) {
+      options.link_changes = {{kPhaseSteps, rate / 2}, {2 * kPhaseSteps, rate * 2}};
+    }
     options.stride = std::move(stride);
     options.predictions = &predictions;
     return Simulate(trace_, lockstep_, std::move(options));
@@ -274,7 +317,7 @@ class StridePhases : public ::testing::TestWithParam<Phases> {
   double StallShare(const DeviceSimResult& result, size_t phase) const {
     int64_t stall = 0;
     int64_t time = 0;
-    for (size_t step = phase * third_; step < (phase + 1) * third_; ++step) {
+    for (size_t step = phase * kPhaseSteps; step < (phase + 1) * kPhaseSteps; ++step) {
       stall += result.step_stall_ns[step];
       time += result.step_ns[step];
     }
@@ -283,7 +326,6 @@ class StridePhases : public ::testing::TestWithParam<Phases> {
 
   RoutingTrace trace_;
   Lockstep lockstep_;
-  size_t third_;
 };
 
 TEST_P(StridePhases, IsCloseToTheBestFixedOneOfEachPhaseAndSettles) {
@@ -307,23 +349,27 @@ TEST_P(StridePhases, IsCloseToTheBestFixedOneOfEachPhaseAndSettles) {
   for (size_t phase = 0; phase < 3; ++phase) {
     const auto late = std::count_if(
         dynamic.strides.begin(), dynamic.strides.end(), [&](const StrideChange& change) {
-          return change.step > phase * third_ + 32 && change.step < (phase + 1) * third_;
+          return change.step > phase * kPhaseSteps + 32 && change.step < (phase + 1) * kPhaseSteps;
         });
     EXPECT_LE(late, 4) << "phase " << phase;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StridePhases,
-                         ::testing::Values(Phases{0.5, 40, 1}, Phases{0.5, 20, 1},
-                                           Phases{0.5, 20, 4}, Phases{0.8, 10, 1},
-                                           Phases{0.9, 6, 1}, Phases{0.3, 10, 1}),
-                         [](const auto& info) {
-                           const Phases& p = info.param;
-                           return "Resident" + std::to_string(static_cast<int>(p.residency * 100)) +
-                                  "Link" +
-                                  std::to_string(static_cast<int>(p.gigabytes_per_second)) +
-                                  "Batch" + std::to_string(p.batch);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    All, StridePhases,
+    ::testing::Values(Phases{0.5, 40, 1}, Phases{0.5, 20, 1}, Phases{0.5, 20, 4},
+                      Phases{0.8, 10, 1}, Phases{0.9, 6, 1}, Phases{0.3, 10, 1},
+                      Phases{0.5, 40, 1, Changes::kBatch}, Phases{0.8, 20, 1, Changes::kBatch},
+                      Phases{0.5, 30, 1, Changes::kDomain}, Phases{0.8, 10, 2, Changes::kDomain}),
+    [](const auto& info) {
+      const Phases& p = info.param;
+      return "Resident" + std::to_string(static_cast<int>(p.residency * 100)) + "Link" +
+             std::to_string(static_cast<int>(p.gigabytes_per_second)) + "Batch" +
+             std::to_string(p.batch) +
+             (p.changes == Changes::kLink    ? "LinkChanges"
+              : p.changes == Changes::kBatch ? "BatchChanges"
+                                             : "DomainChanges");
+    });
 
 }  // namespace
 }  // namespace expertflow

@@ -99,7 +99,7 @@ TEST(MeasuredTimesTest, WhatCannotBeToldApartIsNamed) {
   EXPECT_NE(FitCosts(samples.layers, samples.ends, kCopy).status().message().find("experts"),
             std::string::npos);
   samples = Make();
-  for (MeasuredStepEnd& end : samples.ends, kCopy) end = {1, 50'000};
+  for (MeasuredStepEnd& end : samples.ends) end = {1, 50'000};
   EXPECT_NE(FitCosts(samples.layers, samples.ends, kCopy).status().message().find("end of a step"),
             std::string::npos);
 }

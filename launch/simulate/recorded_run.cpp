@@ -138,7 +138,7 @@ Result<RecordedSettings> SettingsOf(const TraceShape& shape) {
   };
   const auto refuse = [&](bool when, const char* what) {
     if (when && status.ok()) {
-      status = FailedPrecondition(
+      status = InvalidArgument(
           fmt::format("the recorded run {}; what can be simulated step by step is recorded with "
                       "--expert-memory, --link, --prefetch off and --forecaster off",
                       what));

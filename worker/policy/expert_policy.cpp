@@ -56,7 +56,7 @@ ExpertPolicy::ExpertPolicy(ExpertPolicyOptions options, std::unique_ptr<StrideCo
   if (options_.tries_without_prefetch && moe_layers > 0) {
     trial_ = std::make_unique<PrefetchTrial>(PrefetchTrialOptions{.moe_layers = moe_layers});
   }
-  if (options_.samples_best_cache) {
+  if (options_.samples_best_cache && moe_layers > 0) {
     best_ = std::make_unique<BestCacheSample>(
         BestCacheSampleOptions{.experts = all,
                                .slots = options_.cache.slots,

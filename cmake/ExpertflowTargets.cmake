@@ -99,8 +99,9 @@ function(expertflow_add_test)
   # What a test calls is optimised, the test itself need not be: it compiles in half the time.
   target_compile_options(${target} PRIVATE -O0)
   target_compile_definitions(${target} PRIVATE EXPERTFLOW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  # Quoted label lists do not survive gtest_discover_tests; the last label wins the filter by regex.
-  string(REPLACE ";" "\\;" labels "${ARG_LABELS}")
+  # Of a list only the first label comes through gtest_discover_tests, so a test has one label of
+  # all words: `ctest -L slow` and `-LE slow` look for their word in it.
+  list(JOIN ARG_LABELS "-" labels)
   gtest_discover_tests(${target} TEST_PREFIX ${ARG_NAME}. DISCOVERY_MODE PRE_TEST
     PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial} ENVIRONMENT "${ARG_ENV}")
 endfunction()

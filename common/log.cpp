@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace expertflow {
 namespace {
@@ -25,7 +26,7 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 }
 
 spdlog::logger& Logger() {
-  static const std::shared_ptr<spdlog::logger> logger = [] {
+  static std::shared_ptr<spdlog::logger> logger = [] {
     auto created = std::make_shared<spdlog::logger>(
         "expertflow", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     created->set_pattern("%H:%M:%S.%e %^%l%$ %v");
@@ -65,7 +66,8 @@ std::string_view LogLevelName(LogLevel level) {
 
 void InitLog(LogLevel level, std::string role) {
   Logger().set_level(ToSpdlog(level));
-  Logger().set_pattern(role.empty() ? "%H:%M:%S.%e %l: %v" : "%H:%M:%S.%e [" + role + "] %l: %v");
+  const std::string of_role = role.empty() ? "" : " [" + std::move(role) + "]";
+  Logger().set_pattern("%H:%M:%S.%e" + of_role + " %l: %v");
 }
 
 bool LogEnabled(LogLevel level) {

@@ -11,7 +11,7 @@ namespace expertflow {
 namespace {
 
 int64_t Rounded(double ns) {
-  return static_cast<int64_t>(std::max(ns, 0.0) + 0.5);
+  return std::llround(std::max(ns, 0.0));
 }
 
 template <size_t kCosts>

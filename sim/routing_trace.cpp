@@ -50,7 +50,7 @@ class StepEvents {
       bool again = false;  // a router may name an expert twice (FIELD 15)
       for (size_t i = 0; i < j; ++i) again = again || chosen[i] == chosen[j];
       if (again) continue;
-      Uses& uses = uses_[static_cast<size_t>(base + chosen[j])];
+      Uses& uses = uses_[static_cast<size_t>(base) + chosen[j]];
       ++(row.prefill ? uses.prefill : uses.decode);
     }
   }

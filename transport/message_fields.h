@@ -17,27 +17,27 @@ inline constexpr uint8_t kStoreKindMax = 1;
 
 template <>
 struct EnumMax<ProcessRole> {
-  static constexpr ProcessRole value = ProcessRole::kWorker;
+  static constexpr ProcessRole kValue = ProcessRole::kWorker;
 };
 template <>
 struct EnumMax<TablesKind> {
-  static constexpr TablesKind value = TablesKind::kPredictor;
+  static constexpr TablesKind kValue = TablesKind::kPredictor;
 };
 template <>
 struct EnumMax<ExpertPlace> {
-  static constexpr ExpertPlace value = ExpertPlace::kResident;
+  static constexpr ExpertPlace kValue = ExpertPlace::kResident;
 };
 template <>
 struct EnumMax<FinishReason> {
-  static constexpr FinishReason value = FinishReason::kError;
+  static constexpr FinishReason kValue = FinishReason::kError;
 };
 template <>
 struct EnumMax<StrideReason> {
-  static constexpr StrideReason value = StrideReason::kLinkBound;
+  static constexpr StrideReason kValue = StrideReason::kLinkBound;
 };
 template <>
 struct EnumMax<JobPhase> {
-  static constexpr JobPhase value = JobPhase::kFailed;
+  static constexpr JobPhase kValue = JobPhase::kFailed;
 };
 
 }  // namespace wire

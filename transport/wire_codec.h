@@ -116,7 +116,7 @@ class Encoder {
       }
     } else {
       static_assert(MinEncodedBytes<T>() + 1 > 0);  // checks that Fields() is complete
-      std::apply([this](const auto&... field) { (Put(field), ...); }, Fields(value));
+      std::apply([&](const auto&... field) { (Put(field), ...); }, Fields(value));
     }
   }
 
@@ -152,7 +152,7 @@ class Decoder {
     } else if constexpr (std::is_enum_v<T>) {
       uint8_t byte = 0;
       if (!GetPlain(&byte)) return false;
-      if (byte > static_cast<uint8_t>(EnumMax<T>::value)) return Fail("an enum out of range");
+      if (byte > static_cast<uint8_t>(EnumMax<T>::kValue)) return Fail("an enum out of range");
       value = static_cast<T>(byte);
       return true;
     } else if constexpr (Plain<T>) {
@@ -166,7 +166,7 @@ class Decoder {
     } else if constexpr (IsVector<T>::value) {
       return GetVector(&value);
     } else {
-      return std::apply([this](auto&&... field) { return (Get(field) && ...); }, Fields(value));
+      return std::apply([&](auto&&... field) { return (Get(field) && ...); }, Fields(value));
     }
   }
 

@@ -220,7 +220,8 @@ double PrefillFlops(const BenchModel& model, int32_t tokens) {
   double last_only = 0;
   for (const DenseTensor& tensor : store.dense()) {
     if (tensor.shape.size() != 2) continue;
-    const double products = 2.0 * static_cast<double>(tensor.bytes / DTypeBytes(tensor.dtype));
+    const uint64_t elements = tensor.bytes / DTypeBytes(tensor.dtype);
+    const double products = 2.0 * static_cast<double>(elements);
     if (IsEmbedding(tensor)) {
       if (!HasOutputLayer(store)) last_only += products;
     } else if (tensor.name == "lm_head.weight") {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -40,7 +39,8 @@ enum ContextBlock : int32_t {
 inline constexpr float kTokenPriorStrength = 4;
 // A share as it is kept.
 inline uint8_t TokenPriorOf(float share) {
-  return static_cast<uint8_t>(255 * std::clamp(share, 0.0f, 1.0f) + 0.5f);
+  const auto half_steps = static_cast<int32_t>(510 * std::clamp(share, 0.0f, 1.0f));
+  return static_cast<uint8_t>((half_steps + 1) / 2);
 }
 
 // Layers whose choices count as co-activation: the source and the four before it.

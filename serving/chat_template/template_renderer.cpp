@@ -22,7 +22,7 @@ enum class Flow { kOn, kBreak, kContinue };
 
 class Renderer {
  public:
-  Renderer(TemplateDict variables, int64_t now_seconds) {
+  Renderer(TemplateDict&& variables, int64_t now_seconds) {
     Scope functions;
     for (auto& [name, function] : TemplateFunctions(now_seconds))
       functions[name] = std::move(function);

@@ -36,7 +36,7 @@ class MessageGenerator {
     if constexpr (wire::IsBounded<Value>::value) {
       value.value = static_cast<uint8_t>(random_() % (value.max + 1u));
     } else if constexpr (std::is_enum_v<Value>) {
-      const uint64_t count = static_cast<uint64_t>(wire::EnumMax<Value>::value) + 1;
+      const uint64_t count = static_cast<uint64_t>(wire::EnumMax<Value>::kValue) + 1;
       value = static_cast<Value>(random_() % count);
     } else if constexpr (std::is_same_v<Value, bool>) {
       value = random_() % 2 == 1;

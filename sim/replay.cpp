@@ -95,7 +95,7 @@ std::vector<uint64_t> CountUses(const RoutingTrace& trace, std::span<const int32
     for (size_t row = sequence.first; row < sequence.first + sequence.rows; ++row) {
       for (int32_t layer = 0; layer < trace.layers(); ++layer) {
         for (const uint16_t expert : trace.ChosenAt(row, layer)) {
-          ++uses[static_cast<size_t>(base[static_cast<size_t>(layer)] + expert)];
+          ++uses[static_cast<size_t>(base[static_cast<size_t>(layer)]) + expert];
         }
       }
     }

@@ -73,7 +73,8 @@ void RouteRow(const KernelTable& kernels, const RouterShape& router, const float
               const float* logits, Scratch* scratch, int32_t* ids, float* weights) {
   const int32_t experts = router.experts;
   const int32_t k = router.top_k;
-  float* scores = scratch->Get(static_cast<size_t>(2 * experts + router.groups));
+  float* scores =
+      scratch->Get(2 * static_cast<size_t>(experts) + static_cast<size_t>(router.groups));
   float* choice = scores + experts;
   std::copy_n(logits, experts, scores);
   if (router.scores == RouterShape::Scores::kSoftmax) kernels.softmax(scores, experts);

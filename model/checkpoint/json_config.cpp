@@ -241,7 +241,8 @@ Result<bool> JsonConfig::BoolOr(std::string_view key, bool otherwise) const {
 }
 
 Result<std::string> JsonConfig::StringOr(std::string_view key, std::string otherwise) const {
-  return Has(key) ? String(key) : otherwise;
+  if (!Has(key)) return otherwise;
+  return String(key);
 }
 
 Result<std::vector<int64_t>> JsonConfig::IntList(std::string_view key, int64_t min,

@@ -69,8 +69,8 @@ std::vector<float> OpsConformance::RunLinear(const TestWeights& w, const TestWei
 }
 
 TEST_P(OpsConformance, LinearMatchesDoublePrecision) {
-  const std::tuple<int32_t, int32_t> kShapes[] = {{56, 26}, {26, 56}, {1, 14},    {44, 192},
-                                                  {7, 1},   {17, 15}, {33, 2048}, {5, 1100}};
+  constexpr std::tuple<int32_t, int32_t> kShapes[] = {{56, 26}, {26, 56}, {1, 14},    {44, 192},
+                                                      {7, 1},   {17, 15}, {33, 2048}, {5, 1100}};
   uint32_t seed = 1;
   for (DType dtype : kDTypes) {
     for (const auto& [rows, cols] : kShapes) {
@@ -270,7 +270,7 @@ TEST_P(OpsConformance, TransposedProductsMatchDoublePrecisionWithinWiderRows) {
       const auto x = RandomFloats(9 * (r + kGap), 2);
       const auto weight = Upload(w.stored);
       const auto in = Upload(x);
-      const auto run = [&](size_t first, int32_t m) {
+      const auto run = [&, rows = rows, cols = cols](size_t first, int32_t m) {
         const auto out = Output(static_cast<size_t>(m) * (c + kGap));
         const LinearJob job{{weight.data(), dtype, rows, cols},
                             {},

@@ -250,7 +250,8 @@ inline GgufPair GptOssAsGguf(const std::string& source, const GgufForm& form) {
         for (int64_t w = 0; w < wide; ++w) down_rows.push_back(down[(e * wide + w) * hidden + h]);
       }
     }
-    const auto put = [&](const char* name, std::vector<float> values, std::vector<int64_t> shape) {
+    const auto put = [&](const char* name, std::vector<float> values,
+                         const std::vector<int64_t>& shape) {
       pair.gguf.tensors()[into + name] = to.Encode(&values, shape, name);
     };
     put("ffn_gate_exps.weight", gate, {experts, wide, hidden});

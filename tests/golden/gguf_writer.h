@@ -253,7 +253,7 @@ class GgufConverter {
     const bool matrix = shape.size() >= 2 && shape.back() % form_.block == 0 &&
                         name.find("gate.weight") == std::string::npos &&
                         name.find("router") == std::string::npos;
-    const GgufForm& form = matrix ? form_ : kFloat;
+    const GgufForm& form = matrix ? form_ : float_;
     GgufWriter::Tensor made{form.type, shape, ""};
     for (size_t at = 0; at < values->size(); at += static_cast<size_t>(form.block)) {
       form.encode(values->data() + at, &made.bytes);
@@ -264,7 +264,7 @@ class GgufConverter {
  private:
   const std::string architecture_;
   const GgufForm form_;
-  const GgufForm kFloat = GgufPlain(0);
+  const GgufForm float_ = GgufPlain(0);
   GgufPair pair_;
 };
 

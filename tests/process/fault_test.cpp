@@ -25,13 +25,13 @@ std::vector<std::string> LongRun(const std::string& workers, const std::string& 
 
 // What an undisturbed run prints.
 const std::string& Expected() {
-  static const std::string text = [] {
+  static const std::string kText = [] {
     Program program({"run", "--model", kModel, "--prompt", "The lighthouse keeper", "--max-tokens",
                      "250", "--ignore-eos"});
     EXPECT_EQ(program.Wait(), 0) << program.err();
     return program.out();
   }();
-  return text;
+  return kText;
 }
 
 void ExpectNextStartWorks() {

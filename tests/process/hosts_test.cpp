@@ -14,12 +14,12 @@ const std::vector<std::string> kTwoPrompts = {"-p", "The lighthouse keeper", "-p
                                               "In the beginning"};
 
 const std::string& Expected() {
-  static const std::string text = [] {
+  static const std::string kText = [] {
     Program program(Joined(Joined({"run", "--model", kModel}, kLong), kTwoPrompts));
     EXPECT_EQ(program.Wait(), 0) << program.err();
     return program.out();
   }();
-  return text;
+  return kText;
 }
 
 class HostsTest : public ::testing::Test {

@@ -13,12 +13,12 @@ const std::vector<std::string> kLong = {"-p", "The lighthouse keeper", "--max-to
                                         "--ignore-eos"};
 
 const std::string& Expected() {
-  static const std::string text = [] {
+  static const std::string kText = [] {
     Program program(Joined({"run", "--model", kModel}, kLong));
     EXPECT_EQ(program.Wait(), 0) << program.err();
     return program.out();
   }();
-  return text;
+  return kText;
 }
 
 class MpmdTest : public ::testing::Test {

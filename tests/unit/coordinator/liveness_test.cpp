@@ -11,7 +11,6 @@ using ::testing::ElementsAre;
 using testing::FakeJob;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::kMs;
 using testing::kSecond;
 using ::testing::SizeIs;
 

@@ -44,8 +44,9 @@ float HalfStep(DType dtype, float low, float high) {
 TEST(Quantise, EveryWeightIsWithinHalfAStep) {
   std::vector<float> values(320);
   for (size_t i = 0; i < values.size(); ++i) {
+    const size_t group = i / 32;
     values[i] =
-        std::sin(static_cast<float>(i * i)) * std::pow(10.0f, static_cast<float>(i / 32) - 6);
+        std::sin(static_cast<float>(i * i)) * std::pow(10.0f, static_cast<float>(group) - 6);
   }
   std::fill(values.begin() + 64, values.begin() + 96, 0.0f);
   std::fill(values.begin() + 96, values.begin() + 128, 2.5f);  // zero must have a code

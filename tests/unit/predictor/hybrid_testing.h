@@ -38,14 +38,14 @@ inline HybridFile FitFile(const FeatureTrace& trace, int32_t threads = 1) {
 }
 
 inline const HybridFile& FittedFile() {
-  static const HybridFile* const file = new HybridFile(FitFile(*MakeFeatures({.sequences = 80})));
-  return *file;
+  static const HybridFile* const kFile = new HybridFile(FitFile(*MakeFeatures({.sequences = 80})));
+  return *kFile;
 }
 
 inline std::shared_ptr<const HybridModel> FittedModel() {
-  static const auto* const model =
+  static const auto* const kModel =
       new std::shared_ptr<const HybridModel>(new HybridModel(FittedFile().model));
-  return *model;
+  return *kModel;
 }
 
 }  // namespace expertflow::testing

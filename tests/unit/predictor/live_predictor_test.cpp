@@ -36,7 +36,7 @@ struct Token {
   PredictorRow row;
 };
 
-void Decode(LivePredictor& live, const FeatureTrace& trace, std::vector<size_t> sequences,
+void Decode(LivePredictor& live, const FeatureTrace& trace, const std::vector<size_t>& sequences,
             size_t at, int32_t layer) {
   std::vector<std::unique_ptr<Token>> tokens;
   std::vector<PredictorRow> rows;

@@ -48,7 +48,7 @@ class MessageGenerator {
       value.resize(random_() % 6);
       for (auto& element : value) Fill(element);
     } else {
-      std::apply([this](auto&&... field) { (Fill(field), ...); }, Fields(value));
+      std::apply([&](auto&&... field) { (Fill(field), ...); }, Fields(value));
     }
   }
 

@@ -129,7 +129,7 @@ TEST_P(SameBits, FIELD_04_FIELD_11_FIELD_12_FIELD_15_AsInPlace) {
 }
 
 TEST(CachedExecutor, FIELD_04_AForecasterChangesWhoLeavesAndNoBit) {
-  const auto run = [](CachedExecutorOptions options) {
+  const auto run = [](const CachedExecutorOptions& options) {
     Rig rig(DType::kBF16, options);
     rig.Run(80, 5);
     return rig.cached->stats();

@@ -38,7 +38,7 @@ TEST_F(KvCacheTest, LayersDoNotOverlap) {
   for (const auto& [dtype, head_bytes] : types) {
     const auto cache = MustCreate(blocks, dtype);
     ASSERT_EQ(cache->layers().size(), 3u);
-    const auto mark = [&](auto&& visit) {
+    const auto mark = [&, dtype = dtype, head_bytes = head_bytes](auto&& visit) {
       uint8_t number = 1;
       for (const KvLayer& layer : cache->layers()) {
         EXPECT_EQ(layer.dtype, dtype);

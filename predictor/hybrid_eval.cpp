@@ -1,12 +1,11 @@
 #include "predictor/hybrid_eval.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <numeric>
 #include <span>
 #include <utility>
 
+#include "common/cpu_time.h"
 #include "predictor/core/live_predictor.h"
 #include "predictor/parallel_for.h"
 
@@ -14,13 +13,6 @@ namespace expertflow {
 namespace {
 
 constexpr size_t kParts = 8;
-
-// What this thread has had of a core: time in which others have it does not count.
-int64_t ThreadCpuNs() {
-  timespec now = {};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
 
 constexpr std::array<std::pair<JudgedArm, PredictionArm>, 4> kPredicting = {
     {{JudgedArm::kPreGate, PredictionArm::kPreGate},

@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "common/units.h"
-#include "launch/bench/bench_engine.h"
 #include "launch/bench/bench_host.h"
 #include "launch/bench/bench_model.h"
 #include "launch/bench/job_benches.h"
+#include "launch/bench/recorded_engine.h"
 #include "launch/bench/typical_steps.h"
 #include "launch/policy_tables.h"
 #include "launch/simulate/recorded_run.h"
+#include "predictor/fitted_to.h"
 #include "predictor/hybrid_file.h"
 #include "predictor/next_use_file.h"
 #include "worker/routing_recorder.h"
@@ -69,17 +70,23 @@ struct Fitted {
   std::shared_ptr<const HybridModel> predictor;
 };
 
-Result<Fitted> LoadFitted(const std::string& model) {
+Result<Fitted> LoadFitted(const std::string& folder, const BenchModel& model) {
+  const TraceShape shape = RecordedShape(model.store(), model.architecture().shape(), false, "{}");
+  const LanguageModelIdentity identity = ModelIdentity(shape);
   Fitted fitted;
   std::error_code error;
-  const std::string predictor = model + "/" + kPredictorFileName;
+  const std::string predictor = folder + "/" + kPredictorFileName;
   if (std::filesystem::exists(predictor, error)) {
     ASSIGN_OR_RETURN(HybridFile file, ReadHybrid(predictor));
+    RETURN_IF_ERROR(
+        CheckFittedTo(file.identity, file.model.experts, identity, shape.experts, predictor));
     fitted.predictor = std::make_shared<const HybridModel>(std::move(file.model));
   }
-  const std::string forecaster = model + "/" + kForecasterFileName;
+  const std::string forecaster = folder + "/" + kForecasterFileName;
   if (std::filesystem::exists(forecaster, error)) {
     ASSIGN_OR_RETURN(NextUseFile file, ReadNextUse(forecaster));
+    RETURN_IF_ERROR(
+        CheckFittedTo(file.identity, file.model.experts, identity, shape.experts, forecaster));
     fitted.forecaster = std::make_shared<const NextUseModel>(std::move(file.model));
   }
   return fitted;
@@ -92,7 +99,6 @@ Result<std::vector<int32_t>> RunArm(const BenchSetup& setup, const BenchModel& m
   BenchEngineOptions options;
   options.threads = setup.threads;
   options.kernels = setup.kernels;
-  options.in_place = false;
   options.resident_percent = cell->resident_percent;
   options.link = {
       .bytes_per_second = cell->link_rate, .latency_ns = kLinkLatencyNs, .emulated = true};
@@ -103,29 +109,18 @@ Result<std::vector<int32_t>> RunArm(const BenchSetup& setup, const BenchModel& m
     options.forecaster = fitted.forecaster;
     options.predictor = fitted.predictor;
   }
-  ASSIGN_OR_RETURN(const auto timeline, TimelineRecorder::Create("", true));
-  options.timeline = timeline.get();
-  ASSIGN_OR_RETURN(const auto engine, BenchEngine::Create(model, options));
-  RecordedRun run;
-  ASSIGN_OR_RETURN(
-      const auto recorder,
-      RoutingRecorder::Create(
-          RecordedShape(model.store(), model.architecture().shape(), false, "{}"), run));
-  engine->engine().RecordTo(recorder.get());
+  ASSIGN_OR_RETURN(const auto recorded, RecordedEngine::Create(model, options));
   std::vector<int32_t> tokens;
   for (int32_t prompt = 0; prompt < kPrompts; ++prompt) {
-    RETURN_IF_ERROR(engine->Start(RandomPrompt(kPromptTokens, model.architecture().shape().vocab,
-                                               static_cast<uint32_t>(prompt)),
-                                  kNewTokens, 1));
-    ASSIGN_OR_RETURN([[maybe_unused]] const int64_t ns, engine->RunToEnd(&tokens));
+    RETURN_IF_ERROR(
+        recorded->StartRandom(kPromptTokens, static_cast<uint32_t>(prompt), kNewTokens, 1));
+    ASSIGN_OR_RETURN([[maybe_unused]] const int64_t ns, recorded->engine().RunToEnd(&tokens));
   }
-  RETURN_IF_ERROR(recorder->status());
+  ASSIGN_OR_RETURN(RecordedRun run, recorded->TakeRun());
   arm->steps.Add(run);
-  arm->stats = engine->engine().stats();
+  arm->stats = recorded->engine().engine().stats();
   if (cell->run.rows().empty()) {
-    cell->settings.slots = static_cast<int32_t>(engine->plan().expert_slots);
-    cell->settings.link_bytes_per_second = cell->link_rate;
-    cell->settings.link_latency_ns = kLinkLatencyNs;
+    cell->settings = recorded->settings();
     cell->run = std::move(run);
   }
   return tokens;
@@ -202,7 +197,7 @@ Status Describe(const Cell& cell, Verdict* verdict, BenchReport* report) {
 Result<BenchReport> BenchPolicies(const BenchSetup& setup) {
   const std::string path = setup.model.empty() ? setup.bundled_model : setup.model;
   ASSIGN_OR_RETURN(const BenchModel model, BenchModel::Open(path, setup.work_folder));
-  ASSIGN_OR_RETURN(const Fitted fitted, LoadFitted(path));
+  ASSIGN_OR_RETURN(const Fitted fitted, LoadFitted(path, model));
   std::vector<Cell> cells;
   for (const uint64_t rate : kLinkRates) {
     for (const double resident : kResidentPercents) {

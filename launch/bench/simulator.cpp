@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <time.h>
 
 #include <memory>
 #include <numeric>
@@ -7,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/cpu_time.h"
 #include "launch/bench/bench_host.h"
 #include "launch/bench/job_benches.h"
 #include "sim/arms.h"
@@ -33,12 +33,6 @@ struct Compute final : public ComputeTimes {
   }
   int64_t StepEndNs(int32_t) const override { return 300'000; }
 };
-
-int64_t ThreadCpuNs() {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
 
 }  // namespace
 

@@ -7,14 +7,13 @@
 #include <vector>
 
 #include "common/units.h"
-#include "launch/bench/bench_engine.h"
 #include "launch/bench/bench_host.h"
 #include "launch/bench/bench_model.h"
 #include "launch/bench/job_benches.h"
+#include "launch/bench/recorded_engine.h"
 #include "launch/bench/typical_steps.h"
 #include "launch/simulate/machine_probe.h"
 #include "launch/simulate/recorded_run.h"
-#include "worker/routing_recorder.h"
 
 namespace expertflow {
 namespace {
@@ -49,35 +48,20 @@ Status RunLive(const BenchSetup& setup, const BenchModel& model, Cell* cell) {
   BenchEngineOptions options;
   options.threads = setup.threads;
   options.kernels = setup.kernels;
-  options.in_place = false;
   options.resident_percent = cell->resident_percent;
   options.link = cell->link;
-  ASSIGN_OR_RETURN(const auto timeline, TimelineRecorder::Create("", true));
-  options.timeline = timeline.get();
-  ASSIGN_OR_RETURN(const auto engine, BenchEngine::Create(model, options));
-  RecordedRun run;
-  ASSIGN_OR_RETURN(
-      const auto recorder,
-      RoutingRecorder::Create(
-          RecordedShape(model.store(), model.architecture().shape(), false, "{}"), run));
-  engine->engine().RecordTo(recorder.get());
+  ASSIGN_OR_RETURN(const auto recorded, RecordedEngine::Create(model, options));
   for (int32_t prompt = 0; prompt < kPrompts; ++prompt) {
-    RETURN_IF_ERROR(engine->Start(RandomPrompt(kPromptTokens, model.architecture().shape().vocab,
-                                               static_cast<uint32_t>(prompt)),
-                                  kNewTokens, kTemperature));
+    RETURN_IF_ERROR(recorded->StartRandom(kPromptTokens, static_cast<uint32_t>(prompt), kNewTokens,
+                                          kTemperature));
     std::vector<int32_t> ignored;
-    ASSIGN_OR_RETURN([[maybe_unused]] const int64_t ns, engine->RunToEnd(&ignored));
+    ASSIGN_OR_RETURN([[maybe_unused]] const int64_t ns, recorded->engine().RunToEnd(&ignored));
   }
-  RETURN_IF_ERROR(recorder->status());
-  const uint64_t digest = engine->engine().stats().decision_digest;
+  const uint64_t digest = recorded->engine().engine().stats().decision_digest;
+  ASSIGN_OR_RETURN(RecordedRun run, recorded->TakeRun());
   cell->steps.Add(run);
   if (cell->run.rows().empty()) {
-    const MemoryPlan& plan = engine->plan();
-    cell->settings = {.slots = static_cast<int32_t>(plan.expert_slots),
-                      .stream_buffers = plan.streaming_buffers,
-                      .chunk_bytes = EngineOptions{}.transfer_chunk_bytes,
-                      .link_bytes_per_second = cell->link.bytes_per_second,
-                      .link_latency_ns = cell->link.latency_ns};
+    cell->settings = recorded->settings();
     cell->run = std::move(run);
     cell->digest = digest;
   } else if (digest != cell->digest) {

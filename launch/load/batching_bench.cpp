@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "common/cpu_time.h"
 #include "launch/bench/bench_engine.h"
 #include "launch/bench/bench_host.h"
 #include "launch/bench/bench_model.h"
@@ -22,12 +22,6 @@ constexpr std::array<double, 8> kLoads = {0.1, 0.2, 0.3, 0.4, 0.55, 0.7, 0.85, 1
 constexpr double kAttained = 0.9;
 constexpr int32_t kSequencesMax = 16;
 constexpr double kGoal = 2;
-
-int64_t ThreadCpuNs() {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
 
 // Where the times begin is left out: the first request comes at once.
 std::vector<Arrival> AtRate(std::vector<Arrival> arrivals, double per_second) {

@@ -7,10 +7,8 @@
 
 #include "common/clock.h"
 #include "device/cpu/cpu_device.h"
-#include "launch/bench/bench_engine.h"
-#include "launch/simulate/recorded_run.h"
+#include "launch/bench/recorded_engine.h"
 #include "worker/cached_executor.h"
-#include "worker/routing_recorder.h"
 
 namespace expertflow {
 namespace {
@@ -28,27 +26,17 @@ Status MachineProbe::RunWith(int32_t batch) {
   BenchEngineOptions options;
   options.threads = options_.threads;
   options.kernels = options_.kernels;
-  options.in_place = false;
   options.resident_percent = options_.resident_percent;
   options.link = kNoWait;
-  ASSIGN_OR_RETURN(const auto timeline, TimelineRecorder::Create("", true));
-  options.timeline = timeline.get();
-  ASSIGN_OR_RETURN(const auto engine, BenchEngine::Create(model_, options));
-  RecordedRun run;
-  ASSIGN_OR_RETURN(
-      const auto recorder,
-      RoutingRecorder::Create(
-          RecordedShape(model_.store(), model_.architecture().shape(), false, "{}"), run));
-  engine->engine().RecordTo(recorder.get());
+  ASSIGN_OR_RETURN(const auto recorded, RecordedEngine::Create(model_, options));
   for (int32_t i = 0; i < batch; ++i) {
-    RETURN_IF_ERROR(engine->Start(RandomPrompt(kPromptTokens, model_.architecture().shape().vocab,
-                                               kFirstSeed + static_cast<uint32_t>(i)),
-                                  kNewTokens, options_.temperature));
+    RETURN_IF_ERROR(recorded->StartRandom(kPromptTokens, kFirstSeed + static_cast<uint32_t>(i),
+                                          kNewTokens, options_.temperature));
   }
   std::vector<int32_t> ignored;
-  ASSIGN_OR_RETURN([[maybe_unused]] const int64_t ns, engine->RunToEnd(&ignored));
-  RETURN_IF_ERROR(recorder->status());
-  run.AddMeasured(static_cast<int32_t>(engine->plan().expert_slots), &layers_, &ends_);
+  ASSIGN_OR_RETURN([[maybe_unused]] const int64_t ns, recorded->engine().RunToEnd(&ignored));
+  ASSIGN_OR_RETURN(const RecordedRun run, recorded->TakeRun());
+  run.AddMeasured(recorded->settings().slots, &layers_, &ends_);
   return OkStatus();
 }
 

@@ -417,20 +417,26 @@ int32_t HybridPredictor::EvaluateTogether(std::span<HybridPredictor* const> rows
           row->kind_ == rows[0]->kind_);
     row->candidates_.clear();
   }
-  const int32_t count = std::min(distances, rows[0]->model_->DistancesFrom(rows[0]->source_));
-  if (count <= 0) return 0;
+  const int32_t count = std::clamp(distances, 0, rows[0]->model_->DistancesFrom(rows[0]->source_));
+  for (HybridPredictor* row : rows) row->distances_ = count;
+  if (count == 0) return 0;
   for (size_t first = 0; first < rows.size(); first += kRowsTogether) {
     TakeMargins(rows.subspan(first, std::min(kRowsTogether, rows.size() - first)), count);
   }
-  for (HybridPredictor* row : rows) row->EvaluateMargins(arm, count);
+  for (HybridPredictor* row : rows) row->EvaluateMargins(arm);
   return count;
 }
 
-void HybridPredictor::EvaluateMargins(PredictionArm arm, int32_t count) {
+void HybridPredictor::Reevaluate(PredictionArm arm) {
+  candidates_.clear();
+  EvaluateMargins(arm);
+}
+
+void HybridPredictor::EvaluateMargins(PredictionArm arm) {
   const auto kind = static_cast<size_t>(kind_);
   const bool probe = arm == PredictionArm::kProbe || arm == PredictionArm::kForestProbe;
   const bool forest = arm == PredictionArm::kForest || arm == PredictionArm::kForestProbe;
-  for (int32_t d = 1; d <= count; ++d) {
+  for (int32_t d = 1; d <= distances_; ++d) {
     const auto at = static_cast<size_t>(d - 1);
     const Logistic& fit = probe ? model_->probe_fit[kind][at] : model_->pre_gate_fit[kind][at];
     const std::span<const float> margins = probe ? ProbeMargins(d) : PreGateMargins(d);

@@ -64,6 +64,8 @@ class HybridPredictor {
   // the same state of the same layer observed last
   static int32_t EvaluateTogether(std::span<HybridPredictor* const> rows, PredictionArm arm,
                                   int32_t distances);
+  // Another arm's probabilities, from the products of the latest Evaluate(), for as many distances.
+  void Reevaluate(PredictionArm arm);
   // Of being used by this token, by expert of the layer; as of the latest Evaluate().
   std::span<const float> Probabilities(int32_t distance) const;
 
@@ -101,7 +103,7 @@ class HybridPredictor {
   void AddContext(int32_t block_begin, int32_t block_end, float* to);
   // The margins of up to kRowsTogether sequences.
   static void TakeMargins(std::span<HybridPredictor* const> rows, int32_t distances);
-  void EvaluateMargins(PredictionArm arm, int32_t distances);
+  void EvaluateMargins(PredictionArm arm);
   void AddCandidates(PredictionArm arm, int32_t distance);
   void FillFeatures(size_t index, bool probe);
   size_t At(int32_t distance) const;  // of a target's experts in the arrays by target
@@ -135,6 +137,7 @@ class HybridPredictor {
   float entropy_ = 0;
 
   // Of the latest Evaluate(), by target: experts of the layers after the source.
+  int32_t distances_ = 0;  // as many as it was of
   std::vector<float> pre_gate_, probe_, probability_;
   std::vector<Candidate> candidates_;
   std::vector<float> features_;  // [candidates, features]

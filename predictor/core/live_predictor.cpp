@@ -219,8 +219,10 @@ int32_t LivePredictor::Predict(int32_t distances) {
   for (int32_t d = 1; d <= count; ++d) Promised(watched, d);
   for (Entry* entry : active_) Join(*entry, count, false);
   if (!falls_back) return count;
-  HybridPredictor::EvaluateTogether(predictors_, PredictionArm::kPreGate, count);
-  for (Entry* entry : active_) Join(*entry, count, true);
+  for (Entry* entry : active_) {
+    entry->predictor.Reevaluate(PredictionArm::kPreGate);
+    Join(*entry, count, true);
+  }
   return count;
 }
 

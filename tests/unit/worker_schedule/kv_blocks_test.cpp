@@ -3,21 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <numeric>
 #include <random>
+
+#include "tests/unit/worker_schedule/ascending_tokens.h"
 
 namespace expertflow {
 namespace {
 
+using testing::Ascending;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-// first, first + 1, ...
-std::vector<int32_t> Ascending(int32_t first, int32_t count) {
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 std::vector<int32_t> Joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -157,7 +152,7 @@ TEST_F(KvBlocksTest, ReuseWithBlocksReservedGivesTheSpareOnesBack) {
   EXPECT_EQ(blocks_->held(), 3);
   const auto reused = blocks_->Reuse(&table, Ascending(100, 40), 39);
   EXPECT_EQ(reused.tokens, 32);
-  EXPECT_THAT(table.blocks, testing::SizeIs(3));
+  EXPECT_THAT(table.blocks, ::testing::SizeIs(3));
   EXPECT_EQ(blocks_->held(), 3);
   Check({&table});
 }

@@ -6,20 +6,16 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <random>
+
+#include "tests/unit/worker_schedule/ascending_tokens.h"
 
 namespace expertflow {
 namespace {
 
+using testing::Ascending;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-std::vector<int32_t> Ascending(int32_t first, int32_t count) {
-  std::vector<int32_t> tokens(static_cast<size_t>(count));
-  std::iota(tokens.begin(), tokens.end(), first);
-  return tokens;
-}
 
 // A worker without a model: the token after a sequence's tokens is their number.
 class Worker {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,10 +15,13 @@
 #include "common/units.h"
 #include "expert_store/store_layout.h"
 #include "expert_store/store_writer.h"
+#include "launch/bench/bench_model.h"
 #include "launch/commands.h"
 #include "launch/files.h"
 #include "launch/model_source.h"
 #include "launch/progress.h"
+#include "launch/text_quality.h"
+#include "launch/text_windows.h"
 #include "model/arch/architecture.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/json_config.h"
@@ -36,6 +40,8 @@ struct Packed {
   uint64_t expert_bytes = 0;
   uint64_t expert_bytes_kept = 0;                    // what they would be without --quant
   std::map<std::string, QuantisationError> tensors;  // of the checkpoint, that were quantised
+  std::optional<WindowedText> text;                  // --text
+  TextQuality quality;                               // on it
 };
 
 std::optional<DType> QuantisedType(const Options& options) {
@@ -68,6 +74,33 @@ Status WriteTextOf(const std::string& model, const std::string& name, const std:
   return WriteFileAtomically(folder + "/" + name, *text);
 }
 
+// Before and after on --text. `kept` is the store as it would be without --quant; it is written
+// beside the packed file for the time of the measurement where it is another.
+Status MeasureQuality(const Options& options, const StoreLayout& kept, bool changed,
+                      ProgressLine* progress, Packed* packed) {
+  const std::string folder = options.Text("output");
+  const std::string file = changed ? folder + "/model.before.efstore" : packed->file;
+  if (changed) {
+    StoreFillOptions fill;
+    fill.progress = [&](uint64_t done, uint64_t total) {
+      progress->ShowBytes("writing the model before", done, total);
+    };
+    RETURN_IF_ERROR(PackStore(kept, file, fill));
+  }
+  auto before = BenchModel::Open(file, folder);
+  std::error_code ignored;
+  if (changed) fs::remove(file, ignored);  // the mapping stays
+  RETURN_IF_ERROR(before.status());
+  ASSIGN_OR_RETURN(const BenchModel after, BenchModel::Open(packed->file, folder));
+  TextQualityOptions quality;
+  quality.threads = static_cast<int32_t>(options.Integer("threads"));
+  quality.progress = [&](size_t done, size_t windows) {
+    progress->Show(fmt::format("window {} of {} of the text", done + 1, windows));
+  };
+  ASSIGN_OR_RETURN(packed->quality, CompareOnText(*before, after, *packed->text, quality));
+  return OkStatus();
+}
+
 Result<Packed> Pack(const Options& options) {
   const std::string input = options.Text("checkpoint");
   const std::string folder = options.Text("output");
@@ -77,13 +110,19 @@ Result<Packed> Pack(const Options& options) {
     return InvalidArgument(fmt::format("{} exists; --force overwrites it", packed.file));
   }
   ASSIGN_OR_RETURN(const JsonConfig config, LoadModelConfig(input));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Architecture> architecture, MakeArchitecture(config));
+  ModelSource model;
+  model.folder = input;
+  ASSIGN_OR_RETURN(model.architecture, MakeArchitecture(config));
+  if (options.Given("text")) {
+    const auto context = static_cast<uint64_t>(model.architecture->shape().context);
+    ASSIGN_OR_RETURN(packed.text, WindowText(options, model, context));
+  }
+  const WeightPlan& plan = model.architecture->weights();
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(input));
   const std::optional<DType> quantise = QuantisedType(options);
-  ASSIGN_OR_RETURN(const StoreLayout kept,
-                   StoreLayout::Make(architecture->weights(), checkpoint, config.text()));
+  ASSIGN_OR_RETURN(const StoreLayout kept, StoreLayout::Make(plan, checkpoint, config.text()));
   ASSIGN_OR_RETURN(const StoreLayout layout,
-                   StoreLayout::Make(architecture->weights(), checkpoint, config.text(), quantise));
+                   StoreLayout::Make(plan, checkpoint, config.text(), quantise));
   packed.bytes = layout.total_bytes();
   packed.expert_dtype = layout.expert_dtype();
   packed.expert_bytes = layout.expert_bytes();
@@ -107,6 +146,10 @@ Result<Packed> Pack(const Options& options) {
                                   : CopyIfPresent(input + "/" + name, folder + "/" + name));
   }
   packed.wall_ns = NowNs() - start_ns;
+  if (packed.text) {
+    RETURN_IF_ERROR(MeasureQuality(options, kept, quantise.has_value(), &progress, &packed));
+    progress.Clear();
+  }
   return packed;
 }
 
@@ -120,6 +163,31 @@ nlohmann::json QuantisationJson(const Packed& packed) {
         {{"name", name}, {"relative_error", error.relative()}, {"error_max", error.error_max}});
   }
   return json;
+}
+
+nlohmann::json QualityJson(const Options& options, const Packed& packed) {
+  const TextQuality& quality = packed.quality;
+  return {{"text", options.Text("text")},
+          {"tokens", packed.text->tokens.size()},
+          {"tokens_scored", quality.scored},
+          {"window", packed.text->length},
+          {"window_step", packed.text->step},
+          {"nll_before", quality.nll_before},
+          {"nll_after", quality.nll_after},
+          {"perplexity_before", std::exp(quality.nll_before)},
+          {"perplexity_after", std::exp(quality.nll_after)},
+          {"kl_divergence_mean", quality.divergence_mean},
+          {"kl_divergence_max", quality.divergence_max}};
+}
+
+void PrintQuality(const Packed& packed) {
+  if (!packed.text) return;
+  const TextQuality& quality = packed.quality;
+  fmt::print(
+      "perplexity {:.6g} instead of {:.6g} over {} of {} tokens; KL divergence of the logits {:.3g} "
+      "nats on average, at most {:.3g}\n",
+      std::exp(quality.nll_after), std::exp(quality.nll_before), quality.scored,
+      packed.text->tokens.size(), quality.divergence_mean, quality.divergence_max);
 }
 
 void PrintQuantisation(const Packed& packed) {
@@ -151,14 +219,16 @@ int PackCommand(const Options& options) {
     fmt::print("{}: {} in {} ({})\n", packed->file, FormatBytes(packed->bytes),
                FormatDurationNs(packed->wall_ns), FormatBytesPerSecond(rate));
     PrintQuantisation(*packed);
+    PrintQuality(*packed);
   }
-  const nlohmann::json json = {{"format", "expertflow-pack"},
+  nlohmann::json json = {{"format", "expertflow-pack"},
                                {"version", 1},
                                {"file", packed->file},
                                {"bytes", packed->bytes},
                                {"wall_ns", packed->wall_ns},
                                {"bytes_per_second", rate},
                                {"quantisation", QuantisationJson(*packed)}};
+  if (packed->text) json["quality"] = QualityJson(options, *packed);
   if (const Status status = WriteJsonOption(options, json.dump(2)); !status.ok()) {
     return Fail(options, status, kExitFailure);
   }

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/mapped_file.h"
 #include "common/units.h"
 #include "launch/commands.h"
 #include "launch/generation.h"
@@ -17,41 +16,17 @@
 #include "launch/job_setup.h"
 #include "launch/model_source.h"
 #include "launch/progress.h"
+#include "launch/text_windows.h"
 #include "launch/worker_setup.h"
 
 namespace expertflow {
 namespace {
 
 constexpr int64_t kShutdownMs = 5000;
-constexpr int64_t kDefaultWindow = 1024;
 constexpr size_t kWindowsAtOnce = 16;  // submitted together, whatever a worker runs at once
 
-// Tokens [begin, end) of the text run as one prompt; those from `scored` on count, each by its
-// probability after the ones before it in the window.
-struct Window {
-  size_t begin = 0;
-  size_t end = 0;
-  size_t scored = 0;
-};
-
-// Each token but the first is scored once, where the step is less than the window: with at least
-// window - step tokens before it. With a step of a whole window, the first of each is not.
-std::vector<Window> MakeWindows(size_t tokens, size_t length, size_t step) {
-  std::vector<Window> windows;
-  size_t scored = 0;
-  for (size_t begin = 0; scored < tokens; begin += step) {
-    const size_t end = std::min(begin + length, tokens);
-    windows.push_back({begin, end, std::max(scored, begin + 1)});
-    scored = end;
-  }
-  return windows;
-}
-
 struct Measurement {
-  std::vector<int32_t> tokens;
-  std::vector<Window> windows;
-  size_t length = 0;
-  size_t step = 0;
+  WindowedText text;
   double nll_sum = 0;
   size_t scored = 0;
   int64_t wall_ns = 0;
@@ -60,48 +35,14 @@ struct Measurement {
   double nll() const { return nll_sum / static_cast<double>(std::max<size_t>(1, scored)); }
 };
 
-Result<Measurement> PlanMeasurement(const Options& options, const ModelSource& model,
-                                    const MemoryPlan& memory) {
-  Measurement plan;
-  const std::string path = options.Text("text");
-  if (path.empty()) return InvalidArgument("--text FILE is missing");
-  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, Tokenizer::kTextBytesMax));
-  ASSIGN_OR_RETURN(const auto tokenizer, LoadTokenizer(options, model));
-  ASSIGN_OR_RETURN(plan.tokens, tokenizer->EncodePrompt(text));
-  if (plan.tokens.size() < 2) {
-    return InvalidArgument(
-        fmt::format("{}: {} tokens; at least 2 are needed", path, plan.tokens.size()));
-  }
-  const auto limit = std::min<int64_t>(model.architecture->shape().context, memory.kv_tokens());
-  const int64_t length =
-      options.Integer("window") > 0 ? options.Integer("window") : std::min(limit, kDefaultWindow);
-  if (length > limit) {
-    return InvalidArgument(fmt::format(
-        "{}: {} tokens, but the model's context is {} and the KV cache holds {}",
-        options.Origin("window"), length, model.architecture->shape().context, memory.kv_tokens()));
-  }
-  const int64_t step = options.Integer("window-step") > 0 ? options.Integer("window-step")
-                                                          : std::max<int64_t>(1, length / 2);
-  if (step > length) {
-    return InvalidArgument(
-        fmt::format("{}: {} is more than the window of {}: tokens between two "
-                    "windows would not be scored",
-                    options.Origin("window-step"), step, length));
-  }
-  plan.length = static_cast<size_t>(length);
-  plan.step = static_cast<size_t>(step);
-  plan.windows = MakeWindows(plan.tokens.size(), plan.length, plan.step);
-  return plan;
-}
-
 // Some windows as prompts, with the log probability of each of their tokens.
 Status ScoreWindows(const Options& options, Job& job, size_t first, size_t count,
                     Measurement* measurement) {
   std::vector<SubmitRequest> requests;
   std::vector<std::vector<float>> logprobs;
   for (size_t i = first; i < first + count; ++i) {
-    const Window& window = measurement->windows[i];
-    const auto at = measurement->tokens.begin();
+    const TextWindow& window = measurement->text.windows[i];
+    const auto at = measurement->text.tokens.begin();
     SubmitRequest request;
     request.is_text = false;
     request.tokens.assign(at + static_cast<ptrdiff_t>(window.begin),
@@ -125,7 +66,7 @@ Status ScoreWindows(const Options& options, Job& job, size_t first, size_t count
   RETURN_IF_ERROR(generation.status);
   RETURN_IF_ERROR(generation.FirstFailure());
   for (size_t i = 0; i < count; ++i) {
-    const Window& window = measurement->windows[first + i];
+    const TextWindow& window = measurement->text.windows[first + i];
     for (size_t token = window.scored; token < window.end; ++token) {
       const double logprob = logprobs[i][token - window.begin];
       if (!std::isfinite(logprob)) {
@@ -148,7 +89,7 @@ Status Measure(const Options& options, const ModelSource& model, Measurement* me
   progress.Show("starting");
   Status status = job->WaitUntilReady(Deadline::AfterNs(options.DurationNs("start-timeout")), {});
   const int64_t start_ns = NowNs();
-  const size_t windows = measurement->windows.size();
+  const size_t windows = measurement->text.windows.size();
   for (size_t first = 0; status.ok() && first < windows; first += kWindowsAtOnce) {
     progress.Show(fmt::format("window {} of {}", first + 1, windows));
     status =
@@ -166,11 +107,11 @@ std::string PerplexityJson(const Options& options, const Measurement& measuremen
                                {"version", 1},
                                {"model", options.Text("model")},
                                {"text", options.Text("text")},
-                               {"tokens", measurement.tokens.size()},
+                               {"tokens", measurement.text.tokens.size()},
                                {"tokens_scored", measurement.scored},
-                               {"window", measurement.length},
-                               {"window_step", measurement.step},
-                               {"windows", measurement.windows.size()},
+                               {"window", measurement.text.length},
+                               {"window_step", measurement.text.step},
+                               {"windows", measurement.text.windows.size()},
                                {"nll", measurement.nll()},
                                {"perplexity", std::exp(measurement.nll())},
                                {"wall_ns", measurement.wall_ns}};
@@ -187,23 +128,24 @@ int PerplexityCommand(const Options& options) {
   if (!model.ok()) return Fail(options, model.status());
   const Result<MemoryPlan> memory = PlanFor(options, *model);
   if (!memory.ok()) return Fail(options, memory.status());
-  Result<Measurement> measurement = PlanMeasurement(options, *model, *memory);
-  if (!measurement.ok()) return Fail(options, measurement.status());
+  Result<WindowedText> text = WindowText(options, *model, memory->kv_tokens());
+  if (!text.ok()) return Fail(options, text.status());
+  Measurement measurement{.text = *std::move(text)};
   if (const Status host = CheckHost(options, *model, *memory); !host.ok()) {
     return Fail(options, host, kExitFailure);
   }
-  const Status status = Measure(options, *model, &*measurement);
-  if (measurement->signal != 0) return kExitSignal + measurement->signal;
+  const Status status = Measure(options, *model, &measurement);
+  if (measurement.signal != 0) return kExitSignal + measurement.signal;
   if (!status.ok()) return Fail(options, status, kExitFailure);
   if (options.Text("json") != "-") {
     fmt::print(
         "perplexity {:.6g} over {} of {} tokens (windows of {}, every {}), {} tokens/s\n",
-        std::exp(measurement->nll()), measurement->scored, measurement->tokens.size(),
-        measurement->length, measurement->step,
-        static_cast<int64_t>(static_cast<double>(measurement->scored) * 1e9 /
-                             static_cast<double>(std::max<int64_t>(1, measurement->wall_ns))));
+        std::exp(measurement.nll()), measurement.scored, measurement.text.tokens.size(),
+        measurement.text.length, measurement.text.step,
+        static_cast<int64_t>(static_cast<double>(measurement.scored) * 1e9 /
+                             static_cast<double>(std::max<int64_t>(1, measurement.wall_ns))));
   }
-  if (const Status json = WriteJsonOption(options, PerplexityJson(options, *measurement));
+  if (const Status json = WriteJsonOption(options, PerplexityJson(options, measurement));
       !json.ok()) {
     return Fail(options, json, kExitFailure);
   }

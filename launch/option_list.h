@@ -11,6 +11,8 @@ constexpr uint32_t Bit(Command command) {
   return static_cast<uint32_t>(command);
 }
 
+// Of pack, synth and perplexity.
+std::span<const OptionSpec> PackOptionList();
 // Of trace, replay and train.
 std::span<const OptionSpec> TraceOptionList();
 // Of simulate.

@@ -35,10 +35,12 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   input.kv_memory_bytes =
       static_cast<uint64_t>(options.positions) * architecture.shape().kv_bytes_per_token();
   input.sequences_max = options.sequences_max;
+  input.prefill_tokens_max = options.prefill_tokens;
   ASSIGN_OR_RETURN(bench->plan_, MakeMemoryPlan(architecture, input));
   EngineOptions engine;
   engine.plan = bench->plan_;
   engine.sequences_max = options.sequences_max;
+  engine.prefill_tokens_max = options.prefill_tokens;
   engine.static_batches = options.static_batches;
   engine.prefetch = options.prefetch;
   engine.prefix_cache = false;  // the same prompts come again and again

@@ -26,6 +26,7 @@ struct BenchEngineOptions {
   LinkProperties link;                             // emulated when its rate is not 0
   int32_t positions = 1024;                        // of all sequences together
   int32_t sequences_max = 16;
+  int32_t prefill_tokens = 512;          // of a prompt that run together
   bool static_batches = false;           // SchedulerOptions
   TimelineRecorder* timeline = nullptr;  // outlives the engine
 };

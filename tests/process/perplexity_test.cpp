@@ -127,8 +127,8 @@ TEST_F(PerplexityTest, WindowsAreThoseOfTheRecipe) {
   }
 }
 
-// pack --quant reports what it did; the model stays nearly as good, and its text does not depend on
-// how it is run.
+// pack --quant reports what it did, with the perplexities that `perplexity` finds; the model stays
+// nearly as good, and its text does not depend on how it is run.
 TEST_F(PerplexityTest, QuantisedStoresAreNearlyAsGood) {
   const auto reference = nlohmann::json::parse(ReadAll(kModel + "/reference.json"));
   std::string text;
@@ -147,9 +147,12 @@ TEST_F(PerplexityTest, QuantisedStoresAreNearlyAsGood) {
   for (const auto& test : cases) {
     SCOPED_TRACE(test.quant);
     const std::string packed = folder_ + "/" + test.quant;
-    Program pack({"pack", kModel, "-o", packed, "--quant", test.quant, "--json", "-"});
+    Program pack({"pack", kModel, "-o", packed, "--quant", test.quant, "--text", folder_ + "/text",
+                  "--json", "-"});
     ASSERT_EQ(pack.Wait(), 0) << pack.err();
-    const auto report = nlohmann::json::parse(pack.out())["quantisation"];
+    const auto json = nlohmann::json::parse(pack.out());
+    const auto& report = json["quantisation"];
+    const auto& quality = json["quality"];
     EXPECT_EQ(report["expert_dtype"], test.dtype);
     EXPECT_EQ(report["tensors"].size(), 12u * 48 * 3);
     EXPECT_LT(report["expert_bytes"].get<double>(),
@@ -157,7 +160,16 @@ TEST_F(PerplexityTest, QuantisedStoresAreNearlyAsGood) {
     const auto after = Measure(packed, text, {"--workers", "2", "--expert-memory", "30%"});
     EXPECT_EQ(after["nll"], Measure(packed, text, {"--workers", "1"})["nll"]);
     EXPECT_LT(after["nll"].get<double>() - before, test.nll);
-    std::printf("%s: nll %.5f, %.5f before\n", test.quant, after["nll"].get<double>(), before);
+    EXPECT_EQ(quality["nll_before"], before);
+    EXPECT_EQ(quality["nll_after"], after["nll"]);
+    EXPECT_EQ(quality["tokens_scored"], after["tokens_scored"]);
+    const auto divergence = quality["kl_divergence_mean"].get<double>();
+    EXPECT_GT(divergence, 0);
+    EXPECT_LT(divergence, test.nll);
+    EXPECT_GT(quality["kl_divergence_max"].get<double>(), divergence);
+    EXPECT_FALSE(std::filesystem::exists(packed + "/model.before.efstore"));
+    std::printf("%s: nll %.5f, %.5f before, KL %.3g nats\n", test.quant,
+                after["nll"].get<double>(), before, divergence);
   }
 }
 
@@ -205,6 +217,10 @@ TEST_F(PerplexityTest, BadInputIsNamed) {
   std::ofstream(one) << "a";
   std::ofstream(long_text) << "The river was wide.";
   EXPECT_NE(refused({}).find("--text"), std::string::npos);
+  Program pack({"pack", kModel, "-o", folder_ + "/packed", "--text", folder_ + "/none"});
+  EXPECT_EQ(pack.Wait(), 2);
+  EXPECT_NE(pack.err().find("none"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/packed"));
   EXPECT_NE(refused({"--text", folder_ + "/none"}).find("none"), std::string::npos);
   EXPECT_NE(refused({"--text", one}).find("at least 2"), std::string::npos);
   EXPECT_NE(refused({"--text", long_text, "--window", "4096"}).find("context"), std::string::npos);

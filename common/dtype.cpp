@@ -29,6 +29,15 @@ std::string_view DTypeName(DType dtype) {
   return "?";
 }
 
+std::string DTypeNames(std::span<const DType> dtypes) {
+  std::string names;
+  for (const DType dtype : dtypes) {
+    names += names.empty() ? "" : ", ";
+    names += DTypeName(dtype);
+  }
+  return names;
+}
+
 Result<DType> ParseDType(std::string_view text) {
   if (text == "F32") return DType::kF32;
   if (text == "F16") return DType::kF16;

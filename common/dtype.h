@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "common/status.h"
@@ -64,6 +66,8 @@ constexpr uint64_t MatrixBytes(DType dtype, uint64_t elements) {
 
 // "F32", "F16", "BF16", "F8_E4M3": the safetensors spelling; "INT8", "INT4", "UINT4", "MXFP4".
 std::string_view DTypeName(DType dtype);
+// "INT4, INT8"
+std::string DTypeNames(std::span<const DType> dtypes);
 // Accepts the safetensors spelling of floats; any other type is refused by name.
 Result<DType> ParseDType(std::string_view text);
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 namespace expertflow {
 
@@ -26,7 +28,14 @@ Result<Fingerprint> Fingerprint::Parse(std::string_view text) {
   return fingerprint;
 }
 
-Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType dtype,
+void AddTypes(const ExpertTypes& types, std::vector<DType>* distinct) {
+  for (const DType dtype : {types.gate, types.up, types.down}) {
+    const auto at = std::lower_bound(distinct->begin(), distinct->end(), dtype);
+    if (at == distinct->end() || *at != dtype) distinct->insert(at, dtype);
+  }
+}
+
+Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, const ExpertTypes& types,
                                    std::optional<DType> bias) {
   // Two dimensions below 2^31 and four bytes stay below 2^64; the blocks are bounded further down.
   constexpr uint64_t kMatrixBytesMax = uint64_t{1} << 40;
@@ -35,20 +44,24 @@ Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType d
     return InvalidArgument(
         fmt::format("expert with hidden size {} and intermediate size {}", hidden, intermediate));
   }
-  const auto group = static_cast<int64_t>(kQuantisedGroup);
-  if (IsQuantised(dtype) && (hidden % group != 0 || intermediate % group != 0)) {
-    return InvalidArgument(fmt::format("{}: groups of {} do not divide the sizes {} and {}",
-                                       DTypeName(dtype), group, hidden, intermediate));
+  const auto elements = static_cast<uint64_t>(hidden) * static_cast<uint64_t>(intermediate);
+  for (const auto& [dtype, cols] : {std::pair(types.gate, hidden), std::pair(types.up, hidden),
+                                    std::pair(types.down, intermediate)}) {
+    const auto group = static_cast<int64_t>(kQuantisedGroup);
+    if (IsQuantised(dtype) && cols % group != 0) {
+      return InvalidArgument(fmt::format("{}: groups of {} do not divide the sizes {} and {}",
+                                         DTypeName(dtype), group, hidden, intermediate));
+    }
+    if (MatrixBytes(dtype, elements) > kMatrixBytesMax) {
+      return InvalidArgument(
+          fmt::format("expert matrix of {} bytes", MatrixBytes(dtype, elements)));
+    }
   }
   ExpertGeometry geometry;
-  geometry.matrix_bytes =
-      MatrixBytes(dtype, static_cast<uint64_t>(hidden) * static_cast<uint64_t>(intermediate));
-  if (geometry.matrix_bytes > kMatrixBytesMax) {
-    return InvalidArgument(fmt::format("expert matrix of {} bytes", geometry.matrix_bytes));
-  }
-  geometry.up_offset = AlignUp(geometry.matrix_bytes, kTensorAlignment);
-  geometry.down_offset = geometry.up_offset + AlignUp(geometry.matrix_bytes, kTensorAlignment);
-  geometry.block_bytes = geometry.down_offset + geometry.matrix_bytes;
+  geometry.up_offset = AlignUp(MatrixBytes(types.gate, elements), kTensorAlignment);
+  geometry.down_offset =
+      AlignUp(geometry.up_offset + MatrixBytes(types.up, elements), kTensorAlignment);
+  geometry.block_bytes = geometry.down_offset + MatrixBytes(types.down, elements);
   if (!bias) return geometry;
   const uint64_t wide = static_cast<uint64_t>(intermediate) * DTypeBytes(*bias);
   geometry.gate_bias_offset = AlignUp(geometry.block_bytes, kTensorAlignment);
@@ -59,11 +72,11 @@ Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType d
   return geometry;
 }
 
-uint32_t EncodeBias(std::optional<DType> bias) {
-  return bias ? 1 + static_cast<uint32_t>(*bias) : 0;
+uint8_t EncodeBias(std::optional<DType> bias) {
+  return bias ? static_cast<uint8_t>(1 + static_cast<uint32_t>(*bias)) : uint8_t{0};
 }
 
-std::optional<DType> DecodeBias(uint32_t encoded) {
+std::optional<DType> DecodeBias(uint8_t encoded) {
   if (encoded == 0) return std::nullopt;
   return static_cast<DType>(encoded - 1);
 }

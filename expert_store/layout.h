@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "common/dtype.h"
 #include "common/status.h"
@@ -22,7 +23,7 @@
 namespace expertflow {
 
 inline constexpr uint64_t kStoreMagic = 0x45524f5453465845;  // "EXFSTORE"
-inline constexpr uint32_t kStoreVersion = 1;
+inline constexpr uint32_t kStoreVersion = 2;
 inline constexpr uint64_t kStorePageBytes = 4096;
 inline constexpr uint64_t kStoreHeaderBytes = kStorePageBytes;
 inline constexpr uint64_t kTensorAlignment = 64;
@@ -101,8 +102,12 @@ struct ExpertEntry {
   int32_t expert = 0;
   int64_t hidden = 0;
   int64_t intermediate = 0;
-  uint32_t dtype = 0;  // DType
-  uint32_t bias = 0;   // 0: no biases; otherwise 1 + the DType of all three
+  // DType of each matrix
+  uint8_t gate_dtype = 0;
+  uint8_t up_dtype = 0;
+  uint8_t down_dtype = 0;
+  uint8_t bias = 0;  // 0: no biases; otherwise 1 + the DType of all three
+  uint32_t reserved = 0;
 };
 
 static_assert(sizeof(Fingerprint) == 16 && sizeof(StoreExtent) == 16 && sizeof(StoreOwner) == 72);
@@ -118,7 +123,7 @@ constexpr uint64_t StoreLayoutHash() {
   for (const uint64_t value :
        {sizeof(StoreHeader), offsetof(StoreHeader, config), offsetof(StoreHeader, index_hash),
         offsetof(StoreHeader, state), sizeof(DenseEntry), offsetof(DenseEntry, shape),
-        sizeof(ExpertEntry), offsetof(ExpertEntry, dtype), size_t{kStorePageBytes},
+        sizeof(ExpertEntry), offsetof(ExpertEntry, gate_dtype), size_t{kStorePageBytes},
         size_t{kTensorAlignment}}) {
     hash = (hash ^ value) * 0x100000001b3;
   }
@@ -129,9 +134,24 @@ constexpr uint64_t AlignUp(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
+struct ExpertTypes {
+  DType gate = DType::kF32;
+  DType up = DType::kF32;
+  DType down = DType::kF32;
+
+  static ExpertTypes All(DType dtype) { return {dtype, dtype, dtype}; }
+  static ExpertTypes Of(const ExpertEntry& entry) {
+    return {static_cast<DType>(entry.gate_dtype), static_cast<DType>(entry.up_dtype),
+            static_cast<DType>(entry.down_dtype)};
+  }
+  friend bool operator==(const ExpertTypes&, const ExpertTypes&) = default;
+};
+
+// Adds those that are not there yet; ascending.
+void AddTypes(const ExpertTypes& types, std::vector<DType>* distinct);
+
 // Where the matrices and biases lie in a block. Offsets of absent biases are 0.
 struct ExpertGeometry {
-  uint64_t matrix_bytes = 0;  // of each of the three
   uint64_t gate_offset = 0;
   uint64_t up_offset = 0;
   uint64_t down_offset = 0;
@@ -141,11 +161,11 @@ struct ExpertGeometry {
   uint64_t block_bytes = 0;
 };
 // Sizes that no model has (or that would overflow) are errors. `bias` is the biases' type.
-Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, DType dtype,
+Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, const ExpertTypes& types,
                                    std::optional<DType> bias);
 // ExpertEntry::bias of that type. REQUIRES of the second: a value that the first has given
-uint32_t EncodeBias(std::optional<DType> bias);
-std::optional<DType> DecodeBias(uint32_t encoded);
+uint8_t EncodeBias(std::optional<DType> bias);
+std::optional<DType> DecodeBias(uint8_t encoded);
 
 // Places the sections before the tensors: sets their offsets from their sizes. Returns the offset
 // of the index's end. REQUIRES: each size is below 2^56

@@ -159,11 +159,13 @@ class Parser {
         return Bad(fmt::format("{}: not in order", what));
       }
       last_layer = entry.layer;
-      if (!IsMatrixDType(entry.dtype) || (entry.bias != 0 && !IsDType(entry.bias - 1))) {
-        return Bad(fmt::format("{}: type {}, of biases {}", what, entry.dtype, entry.bias));
+      if (!IsMatrixDType(entry.gate_dtype) || !IsMatrixDType(entry.up_dtype) ||
+          !IsMatrixDType(entry.down_dtype) || (entry.bias != 0 && !IsDType(entry.bias - 1u))) {
+        return Bad(fmt::format("{}: types {}, {}, {}, of biases {}", what, entry.gate_dtype,
+                               entry.up_dtype, entry.down_dtype, entry.bias));
       }
-      const auto geometry = PlaceExpert(entry.hidden, entry.intermediate,
-                                        static_cast<DType>(entry.dtype), DecodeBias(entry.bias));
+      const auto geometry = PlaceExpert(entry.hidden, entry.intermediate, ExpertTypes::Of(entry),
+                                        DecodeBias(entry.bias));
       if (!geometry.ok()) return geometry.status().WithContext(name_);
       if (geometry->block_bytes != entry.bytes) {
         return Bad(fmt::format("{}: {} bytes for a block of {}", what, entry.bytes,

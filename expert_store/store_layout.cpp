@@ -58,10 +58,10 @@ Status CheckPlan(const WeightPlan& plan) {
 }
 
 StorePiece MakePiece(const TensorSpec& spec, const ModelTensors& tensors, uint64_t offset,
-                     std::optional<DType> quantise = std::nullopt) {
+                     DType dtype) {
   StorePiece piece;
   piece.source = &tensors.Get(spec.source());
-  piece.dtype = quantise.value_or(piece.source->dtype);
+  piece.dtype = dtype;
   piece.offset = offset;
   uint64_t count = 1;
   for (const int64_t size : spec.shape) count *= static_cast<uint64_t>(size);
@@ -69,7 +69,7 @@ StorePiece MakePiece(const TensorSpec& spec, const ModelTensors& tensors, uint64
   piece.rows = 1;
   piece.cols = count;
   piece.col_stride = 1;
-  if (!spec.slice && (piece.source->decoder || quantise)) {
+  if (!spec.slice && (piece.source->decoder || IsQuantised(dtype))) {
     piece.cols = static_cast<uint64_t>(spec.shape.back());
     piece.rows = count / piece.cols;
     piece.row_stride = piece.cols;
@@ -115,12 +115,11 @@ Status CheckSlice(const TensorSpec& spec, const ModelTensors& tensors) {
 
 Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& checkpoint,
                                       const std::string& config_json,
-                                      std::optional<DType> quantise) {
+                                      const StoreSettings& settings) {
   RETURN_IF_ERROR(CheckPlan(plan));
   StoreLayout layout;
   ASSIGN_OR_RETURN(layout.tensors_, ModelTensors::Resolve(plan, checkpoint));
   const ModelTensors& tensors = layout.tensors_;
-  const std::optional<DType> quantised = quantise ? quantise : tensors.experts_kept_as();
   std::string names;
   std::vector<DenseEntry> dense;
   std::vector<ExpertEntry> experts;
@@ -147,7 +146,8 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
   dense.resize(plan.dense.size());
   uint64_t name_offset = 0;
   for (const TensorSpec& spec : plan.dense) {
-    const StorePiece piece = MakePiece(spec, tensors, 0);
+    const DType dtype = tensors.Get(spec.source()).dtype;
+    const StorePiece piece = MakePiece(spec, tensors, 0, dtype);
     const auto at = std::lower_bound(
         by_name.begin(), by_name.end(), spec.name,
         [](const TensorSpec* tensor, const std::string& name) { return tensor->name < name; });
@@ -157,7 +157,7 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
     entry.bytes = piece.bytes;
     entry.name_offset = name_offset;
     entry.name_bytes = static_cast<uint32_t>(spec.name.size());
-    entry.dtype = static_cast<uint32_t>(piece.source->dtype);
+    entry.dtype = static_cast<uint32_t>(dtype);
     entry.rank = static_cast<uint32_t>(spec.shape.size());
     std::copy(spec.shape.begin(), spec.shape.end(), entry.shape);
     name_offset += spec.name.size();
@@ -177,12 +177,20 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
     entry.expert = spec.key.expert.value;
     entry.intermediate = spec.gate.shape[0];
     entry.hidden = spec.gate.shape[1];
-    layout.expert_dtype_ = quantised.value_or(tensors.Get(spec.gate.source()).dtype);
-    entry.dtype = static_cast<uint32_t>(layout.expert_dtype_);
+    std::optional<DType> quantise = settings.experts;
+    if (!settings.each_expert.empty()) quantise = settings.each_expert[experts.size()];
+    const auto type_of = [&](const TensorSpec& part) {
+      return quantise.value_or(tensors.Get(part.source()).kept_type());
+    };
+    const ExpertTypes types = {type_of(spec.gate), type_of(spec.up), type_of(spec.down)};
+    AddTypes(types, &layout.expert_dtypes_);
+    entry.gate_dtype = static_cast<uint8_t>(types.gate);
+    entry.up_dtype = static_cast<uint8_t>(types.up);
+    entry.down_dtype = static_cast<uint8_t>(types.down);
     std::optional<DType> bias;
     if (spec.has_biases) bias = tensors.Get(spec.gate_bias.source()).dtype;
     entry.bias = EncodeBias(bias);
-    const auto placed = PlaceExpert(entry.hidden, entry.intermediate, layout.expert_dtype_, bias);
+    const auto placed = PlaceExpert(entry.hidden, entry.intermediate, types, bias);
     if (!placed.ok()) {
       return placed.status().WithContext(
           fmt::format("layer {} expert {}", entry.layer, entry.expert));
@@ -197,13 +205,13 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
                    .entry = experts.size(),
                    .offset = entry.offset,
                    .bytes = entry.bytes,
-                   .pieces = {MakePiece(spec.gate, tensors, geometry.gate_offset, quantised),
-                              MakePiece(spec.up, tensors, geometry.up_offset, quantised),
-                              MakePiece(spec.down, tensors, geometry.down_offset, quantised)}};
+                   .pieces = {MakePiece(spec.gate, tensors, geometry.gate_offset, types.gate),
+                              MakePiece(spec.up, tensors, geometry.up_offset, types.up),
+                              MakePiece(spec.down, tensors, geometry.down_offset, types.down)}};
     if (bias) {
-      unit.pieces.push_back(MakePiece(spec.gate_bias, tensors, geometry.gate_bias_offset));
-      unit.pieces.push_back(MakePiece(spec.up_bias, tensors, geometry.up_bias_offset));
-      unit.pieces.push_back(MakePiece(spec.down_bias, tensors, geometry.down_bias_offset));
+      unit.pieces.push_back(MakePiece(spec.gate_bias, tensors, geometry.gate_bias_offset, *bias));
+      unit.pieces.push_back(MakePiece(spec.up_bias, tensors, geometry.up_bias_offset, *bias));
+      unit.pieces.push_back(MakePiece(spec.down_bias, tensors, geometry.down_bias_offset, *bias));
     }
     layout.units_.push_back(std::move(unit));
     experts.push_back(entry);

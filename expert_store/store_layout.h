@@ -42,22 +42,29 @@ struct StoreUnit {
   std::vector<StorePiece> pieces;  // by ascending offset; bytes between them are zero
 };
 
+// What becomes of the matrices.
+struct StoreSettings {
+  // Of all experts. Without it each matrix is as in the checkpoint: in the quantised type that
+  // holds it, or as floats.
+  std::optional<DType> experts;
+  // Of each expert, in the plan's order, in place of `experts`; empty: none has a type of its own.
+  std::vector<DType> each_expert;
+};
+
 class StoreLayout {
  public:
   // Finds the plan's tensors in the checkpoint. `config_json` is kept in the store as it is.
-  // The experts' matrices become `quantise`. Without it they are as they are in the checkpoint: in
-  // the smallest quantised type that holds all of them, or as floats.
   static Result<StoreLayout> Make(const WeightPlan& plan, const Checkpoint& checkpoint,
                                   const std::string& config_json,
-                                  std::optional<DType> quantise = std::nullopt);
+                                  const StoreSettings& settings = {});
 
   uint64_t total_bytes() const { return header_.total_bytes; }
   uint64_t dense_bytes() const { return dense_bytes_; }
   uint64_t expert_bytes() const { return expert_bytes_; }
   // The largest block: the size of a cache slot.
   uint64_t expert_block_bytes() const { return expert_block_bytes_; }
-  // Of the experts' matrices.
-  DType expert_dtype() const { return expert_dtype_; }
+  // The types of the experts' matrices, ascending.
+  const std::vector<DType>& expert_dtypes() const { return expert_dtypes_; }
 
   // For the writer: everything before the tensors with all checksums, the fingerprint and the
   // hashes still zero, and the units in the order in which the checkpoint's files hold them.
@@ -76,7 +83,7 @@ class StoreLayout {
   uint64_t dense_bytes_ = 0;
   uint64_t expert_bytes_ = 0;
   uint64_t expert_block_bytes_ = 0;
-  DType expert_dtype_ = DType::kBF16;
+  std::vector<DType> expert_dtypes_;
   ModelTensors tensors_;
 };
 

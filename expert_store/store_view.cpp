@@ -82,6 +82,7 @@ Result<StoreView> StoreView::FromMapping(std::shared_ptr<const void> mapping,
   for (const ExpertEntry& entry : view.index_.experts) {
     view.expert_bytes_ += entry.bytes;
     view.expert_block_bytes_ = std::max(view.expert_block_bytes_, entry.bytes);
+    AddTypes(ExpertTypes::Of(entry), &view.expert_dtypes_);
   }
   return view;
 }
@@ -107,9 +108,9 @@ ExpertBlock StoreView::Expert(ExpertKey key) const {
   CHECK(HasExpert(key));
   const ExpertEntry& entry =
       index_.experts[index_.layer_begin[key.layer.index()] + key.expert.index()];
-  const auto dtype = static_cast<DType>(entry.dtype);
+  const ExpertTypes types = ExpertTypes::Of(entry);
   const auto bias = DecodeBias(entry.bias);
-  const auto geometry = PlaceExpert(entry.hidden, entry.intermediate, dtype, bias);
+  const auto geometry = PlaceExpert(entry.hidden, entry.intermediate, types, bias);
   CHECK(geometry.ok());  // the parser has placed it already
   return {.data = store_.data() + entry.offset,
           .bytes = entry.bytes,
@@ -122,7 +123,7 @@ ExpertBlock StoreView::Expert(ExpertKey key) const {
           .down_bias_offset = geometry->down_bias_offset,
           .hidden = entry.hidden,
           .intermediate = entry.intermediate,
-          .dtype = dtype,
+          .types = types,
           .checksum = entry.checksum};
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/dtype.h"
 #include "common/ids.h"
@@ -41,7 +42,7 @@ struct ExpertBlock {
   uint64_t down_bias_offset = 0;    // [hidden]
   int64_t hidden = 0;
   int64_t intermediate = 0;
-  DType dtype = DType::kF32;
+  ExpertTypes types;
   uint64_t checksum = 0;  // XXH3-64 of the block
 };
 
@@ -76,6 +77,8 @@ class StoreView {
   // The largest block: the size of a cache slot. 0 without experts.
   uint64_t expert_block_bytes() const { return expert_block_bytes_; }
   uint64_t total_expert_bytes() const { return expert_bytes_; }
+  // The types of the experts' matrices, ascending.
+  std::span<const DType> expert_dtypes() const { return expert_dtypes_; }
 
   // The tensors and experts are exactly those of the plan.
   Status Matches(const WeightPlan& plan) const;
@@ -97,6 +100,7 @@ class StoreView {
   uint64_t dense_bytes_ = 0;
   uint64_t expert_bytes_ = 0;
   uint64_t expert_block_bytes_ = 0;
+  std::vector<DType> expert_dtypes_;
 };
 
 }  // namespace expertflow

@@ -358,8 +358,12 @@ Fingerprint ComputeFingerprint(const StoreHeader& header, const std::vector<uint
     add(entry.expert);
     add(entry.hidden);
     add(entry.intermediate);
-    add(entry.dtype);
-    if (entry.bias != 0) add(entry.bias);
+    add(uint32_t{entry.gate_dtype});
+    if (entry.up_dtype != entry.gate_dtype || entry.down_dtype != entry.gate_dtype) {
+      add(uint32_t{entry.up_dtype});
+      add(uint32_t{entry.down_dtype});
+    }
+    if (entry.bias != 0) add(uint32_t{entry.bias});
     add(entry.checksum);
   }
   const XXH128_hash_t hash = XXH3_128bits_digest(state.get());

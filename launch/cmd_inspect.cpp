@@ -136,7 +136,7 @@ std::string Describe(const Options& options, const Inspection& found) {
       shape.vocab, shape.context);
   if (const auto method = Quantised(found.model); method != "none") {
     text += fmt::format("  quantisation     {} in the checkpoint, experts are kept as {}\n", method,
-                        DTypeName(found.model.expert_dtype));
+                        DTypeNames(found.model.expert_dtypes));
   }
   text += fmt::format("  KV cache         {} a token in {}\n",
                       FormatBytes(shape.kv_bytes_per_token(found.plan.kv_dtype)),
@@ -170,7 +170,7 @@ std::string InspectJson(const Options& options, const Inspection& found) {
       {"context", shape.context},
       {"kv_bytes_per_token", shape.kv_bytes_per_token(found.plan.kv_dtype)},
       {"quantisation", Quantised(found.model)},
-      {"expert_dtype", DTypeName(found.model.expert_dtype)},
+      {"expert_dtype", DTypeNames(found.model.expert_dtypes)},
       {"expert_block_bytes", found.model.sizes.expert_block_bytes},
       {"expert_bytes", found.model.sizes.expert_bytes},
       {"dense_bytes", found.model.sizes.dense_bytes},

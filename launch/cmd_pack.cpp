@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -36,7 +37,7 @@ struct Packed {
   std::string file;
   uint64_t bytes = 0;
   int64_t wall_ns = 0;
-  DType expert_dtype = DType::kBF16;
+  std::vector<DType> expert_dtypes;
   uint64_t expert_bytes = 0;
   uint64_t expert_bytes_kept = 0;                    // what they would be without --quant
   std::map<std::string, QuantisationError> tensors;  // of the checkpoint, that were quantised
@@ -122,9 +123,9 @@ Result<Packed> Pack(const Options& options) {
   const std::optional<DType> quantise = QuantisedType(options);
   ASSIGN_OR_RETURN(const StoreLayout kept, StoreLayout::Make(plan, checkpoint, config.text()));
   ASSIGN_OR_RETURN(const StoreLayout layout,
-                   StoreLayout::Make(plan, checkpoint, config.text(), quantise));
+                   StoreLayout::Make(plan, checkpoint, config.text(), {.experts = quantise}));
   packed.bytes = layout.total_bytes();
-  packed.expert_dtype = layout.expert_dtype();
+  packed.expert_dtypes = layout.expert_dtypes();
   packed.expert_bytes = layout.expert_bytes();
   packed.expert_bytes_kept = kept.expert_bytes();
 
@@ -154,7 +155,7 @@ Result<Packed> Pack(const Options& options) {
 }
 
 nlohmann::json QuantisationJson(const Packed& packed) {
-  nlohmann::json json = {{"expert_dtype", DTypeName(packed.expert_dtype)},
+  nlohmann::json json = {{"expert_dtype", DTypeNames(packed.expert_dtypes)},
                          {"expert_bytes", packed.expert_bytes},
                          {"expert_bytes_kept", packed.expert_bytes_kept},
                          {"tensors", nlohmann::json::array()}};
@@ -203,7 +204,7 @@ void PrintQuantisation(const Packed& packed) {
   fmt::print(
       "experts as {}: {} instead of {}; error {:.2f} % of the weights (root mean square), at "
       "most {:.2f} % ({})\n",
-      DTypeName(packed.expert_dtype), FormatBytes(packed.expert_bytes),
+      DTypeNames(packed.expert_dtypes), FormatBytes(packed.expert_bytes),
       FormatBytes(packed.expert_bytes_kept), 100 * all.relative(), 100 * worst->second.relative(),
       worst->first);
 }

@@ -59,8 +59,7 @@ Status ReadPacked(ModelSource* model) {
                   .expert_block_bytes = view.expert_block_bytes(),
                   .expert_count = static_cast<int64_t>(view.expert_count())};
   model->store_bytes = view.total_bytes();
-  const WeightPlan& plan = model->architecture->weights();
-  if (!plan.experts.empty()) model->expert_dtype = view.Expert(plan.experts.front().key).dtype;
+  model->expert_dtypes.assign(view.expert_dtypes().begin(), view.expert_dtypes().end());
   return OkStatus();
 }
 
@@ -77,7 +76,7 @@ Status ReadCheckpoint(ModelSource* model) {
                   .expert_block_bytes = layout.expert_block_bytes(),
                   .expert_count = static_cast<int64_t>(plan.experts.size())};
   model->store_bytes = layout.total_bytes();
-  if (!plan.experts.empty()) model->expert_dtype = layout.expert_dtype();
+  model->expert_dtypes = layout.expert_dtypes();
   return OkStatus();
 }
 
@@ -91,7 +90,6 @@ Status SizesWithoutWeights(ModelSource* model) {
                                                  : DType::kBF16;
   const WeightPlan& plan = model->architecture->weights();
   const DType floats = StoredFloatType(plan.quantisation, unquantised);
-  model->expert_dtype = StoredExpertType(plan.quantisation, unquantised);
   const uint64_t element = DTypeBytes(floats);
   for (const TensorSpec& tensor : plan.dense) {
     ASSIGN_OR_RETURN(const uint64_t bytes, TensorBytes(tensor.shape, element));
@@ -102,9 +100,11 @@ Status SizesWithoutWeights(ModelSource* model) {
     constexpr auto kGroup = static_cast<int64_t>(kQuantisedGroup);
     std::optional<DType> bias;
     if (plan.experts.front().has_biases) bias = floats;
-    if (gate[0] % kGroup != 0 || gate[1] % kGroup != 0) model->expert_dtype = floats;
+    DType dtype = StoredExpertType(plan.quantisation, unquantised);
+    if (gate[0] % kGroup != 0 || gate[1] % kGroup != 0) dtype = floats;
     ASSIGN_OR_RETURN(const ExpertGeometry geometry,
-                     PlaceExpert(gate[1], gate[0], model->expert_dtype, bias));
+                     PlaceExpert(gate[1], gate[0], ExpertTypes::All(dtype), bias));
+    model->expert_dtypes = {dtype};
     model->sizes.expert_block_bytes = geometry.block_bytes;
     model->sizes.expert_count = static_cast<int64_t>(plan.experts.size());
     model->sizes.expert_bytes = geometry.block_bytes * plan.experts.size();

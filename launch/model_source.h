@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/dtype.h"
 #include "common/status.h"
@@ -26,7 +27,7 @@ struct ModelSource {
   bool has_weights = true;
   StoreSizes sizes;          // without weights: as a store of them would have
   uint64_t store_bytes = 0;  // segment or packed file
-  DType expert_dtype = DType::kBF16;
+  std::vector<DType> expert_dtypes;  // of the experts' matrices, ascending
 };
 
 // `path` is a model folder, a GGUF file or a store file. Everything is checked that can be without

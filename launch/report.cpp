@@ -112,7 +112,7 @@ std::string DescribeModel(const ModelSource& model) {
       shape.architecture, shape.layers, shape.moe_layers.size(), shape.experts, shape.top_k,
       FormatBytes(model.store_bytes), FormatBytes(model.sizes.dense_bytes),
       model.sizes.expert_count, FormatBytes(model.sizes.expert_block_bytes),
-      DTypeName(model.expert_dtype));
+      DTypeNames(model.expert_dtypes));
 }
 
 std::string DescribePlan(const MemoryPlan& plan, int64_t workers) {

@@ -40,9 +40,9 @@ inline MlpWeights WeightsAt(const ExpertBlock& block, const void* base,
   const auto hidden = static_cast<int32_t>(block.hidden);
   const auto intermediate = static_cast<int32_t>(block.intermediate);
   MlpWeights weights;
-  weights.gate = {bytes + block.gate_offset, block.dtype, intermediate, hidden};
-  weights.up = {bytes + block.up_offset, block.dtype, intermediate, hidden};
-  weights.down = {bytes + block.down_offset, block.dtype, hidden, intermediate};
+  weights.gate = {bytes + block.gate_offset, block.types.gate, intermediate, hidden};
+  weights.up = {bytes + block.up_offset, block.types.up, intermediate, hidden};
+  weights.down = {bytes + block.down_offset, block.types.down, hidden, intermediate};
   if (block.bias_dtype) {
     const DType bias = *block.bias_dtype;
     weights.gate_bias = {bytes + block.gate_bias_offset, bias, intermediate};

@@ -63,8 +63,10 @@ bool HasOutputLayer(const StoreView& store) {
 }
 
 uint64_t ExpertWeightBytes(const ExpertBlock& block) {
-  return uint64_t{3} * static_cast<uint64_t>(block.hidden) *
-         static_cast<uint64_t>(block.intermediate) * DTypeBytes(block.dtype);
+  const auto elements =
+      static_cast<uint64_t>(block.hidden) * static_cast<uint64_t>(block.intermediate);
+  return MatrixBytes(block.types.gate, elements) + MatrixBytes(block.types.up, elements) +
+         MatrixBytes(block.types.down, elements);
 }
 
 Status CheckRoom(uint64_t model_bytes, const std::string& work_folder) {
@@ -220,8 +222,7 @@ double PrefillFlops(const BenchModel& model, int32_t tokens) {
   double last_only = 0;
   for (const DenseTensor& tensor : store.dense()) {
     if (tensor.shape.size() != 2) continue;
-    const uint64_t elements = tensor.bytes / DTypeBytes(tensor.dtype);
-    const double products = 2.0 * static_cast<double>(elements);
+    const double products = 2.0 * static_cast<double>(tensor.shape[0] * tensor.shape[1]);
     if (IsEmbedding(tensor)) {
       if (!HasOutputLayer(store)) last_only += products;
     } else if (tensor.name == "lm_head.weight") {

@@ -281,19 +281,18 @@ Status Resolver::CheckRest() const {
   return OkStatus();
 }
 
-// The tensors of a kind that must all have one type in a store.
+// The tensors of a kind that should all have one type.
 class OneType {
  public:
   void Add(ModelTensor* tensor) { tensors_.push_back(tensor); }
 
+  // Different types are a mistake where none is quantised.
+  Status Check() const { return equal() || quantised() ? OkStatus() : Mixed(); }
+
+  // Different types become float32 where some are quantised.
   Status Unify() {
-    const bool equal = std::all_of(tensors_.begin(), tensors_.end(), [&](const auto* tensor) {
-      return tensor->dtype == tensors_.front()->dtype;
-    });
-    if (equal) return OkStatus();
-    const bool quantised = std::any_of(tensors_.begin(), tensors_.end(),
-                                       [](const auto* tensor) { return tensor->decoder; });
-    if (!quantised) return Mixed();
+    RETURN_IF_ERROR(Check());
+    if (equal()) return OkStatus();
     for (ModelTensor* tensor : tensors_) {
       tensor->dtype = DType::kF32;
       if (tensor->decoder == nullptr) tensor->decoder = MakeWideningDecoder(*tensor->info);
@@ -301,18 +300,16 @@ class OneType {
     return OkStatus();
   }
 
-  std::optional<DType> KeptAs() const {
-    std::optional<DType> type;
-    for (const ModelTensor* tensor : tensors_) {
-      const CodeDecoder* codes = tensor->decoder ? tensor->decoder->codes() : nullptr;
-      if (codes == nullptr) return std::nullopt;
-      type = CommonQuantisedType(type.value_or(codes->kept_as()), codes->kept_as());
-      if (!type) return std::nullopt;
-    }
-    return type;
-  }
-
  private:
+  bool equal() const {
+    return std::all_of(tensors_.begin(), tensors_.end(), [&](const auto* tensor) {
+      return tensor->dtype == tensors_.front()->dtype;
+    });
+  }
+  bool quantised() const {
+    return std::any_of(tensors_.begin(), tensors_.end(),
+                       [](const auto* tensor) { return tensor->decoder != nullptr; });
+  }
   Status Mixed() const {
     const ModelTensor& first = *tensors_.front();
     const auto other = std::find_if(tensors_.begin(), tensors_.end(), [&](const auto* tensor) {
@@ -358,8 +355,7 @@ Result<ModelTensors> ModelTensors::Resolve(const WeightPlan& plan, const Checkpo
       if (tensor != nullptr) (part->shape.size() == 1 ? biases : matrices).Add(tensor);
     }
   }
-  RETURN_IF_ERROR(matrices.Unify());
-  result.experts_kept_as_ = matrices.KeptAs();
+  RETURN_IF_ERROR(matrices.Check());
   RETURN_IF_ERROR(biases.Unify());
   RETURN_IF_ERROR(resolver.CheckRest());
   return result;

@@ -106,8 +106,8 @@ TEST_F(GgufTest, QuantisedStoresKeepTheSteps) {
     const GgufPair pair = MixtralAsGguf(Golden("mixtral"), form);
     const std::string path = Write(pair.gguf);
     const GoldenModel kept(path, ConfigOf(path));
-    EXPECT_EQ(kept.store().Expert({LayerId(0), ExpertId(0)}).dtype, dtype);
-    const GoldenModel wider(path, ConfigOf(path), DType::kInt8);
+    EXPECT_EQ(DTypeNames(kept.store().expert_dtypes()), DTypeName(dtype));
+    const GoldenModel wider(path, ConfigOf(path), {.experts = DType::kInt8});
     EXPECT_EQ(Run(kept, {}), Run(wider, {}));
   }
 }

@@ -87,7 +87,7 @@ class GoldenModel {
  public:
   // `config_json` replaces the folder's when it is not empty.
   explicit GoldenModel(const std::string& folder, const std::string& config_json = "",
-                       std::optional<DType> quantise = std::nullopt) {
+                       const StoreSettings& settings = {}) {
     const auto config = config_json.empty() ? JsonConfig::Load(folder + "/config.json")
                                             : JsonConfig::Parse(config_json, "config.json");
     EXPECT_TRUE(config.ok()) << config.status().ToString();
@@ -97,7 +97,7 @@ class GoldenModel {
     const auto checkpoint = Checkpoint::Open(folder);
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
     const auto layout =
-        StoreLayout::Make(architecture_->weights(), *checkpoint, config->text(), quantise);
+        StoreLayout::Make(architecture_->weights(), *checkpoint, config->text(), settings);
     EXPECT_TRUE(layout.ok()) << layout.status().ToString();
     const std::string path = ::testing::TempDir() + "golden-" + std::to_string(::getpid()) + "-" +
                              std::filesystem::path(folder).filename().string() + ".efstore";

@@ -37,33 +37,32 @@ std::string Bytes(const DenseTensor& found) {
   return {reinterpret_cast<const char*>(found.data), static_cast<size_t>(found.bytes)};
 }
 
-// The numbers of a matrix of an expert.
-std::vector<float> MatrixValues(const ExpertBlock& block, uint64_t offset) {
+// A matrix of an expert.
+struct Matrix {
+  DType dtype;
+  uint64_t offset;
+};
+std::array<Matrix, 3> MatricesOf(const ExpertBlock& block) {
+  return {Matrix{block.types.gate, block.gate_offset}, Matrix{block.types.up, block.up_offset},
+          Matrix{block.types.down, block.down_offset}};
+}
+
+std::vector<float> ValuesOf(const ExpertBlock& block, const Matrix& of) {
   const auto elements = static_cast<uint64_t>(block.hidden * block.intermediate);
-  const uint8_t* matrix = block.data + offset;
+  const uint8_t* matrix = block.data + of.offset;
   std::vector<float> values(elements);
   for (uint64_t i = 0; i < elements; ++i) {
     uint16_t bits = 0;
-    if (IsQuantised(block.dtype)) {
-      values[i] = QuantisedValue(matrix, block.dtype, elements, i);
-    } else if (block.dtype == DType::kF32) {
+    if (IsQuantised(of.dtype)) {
+      values[i] = QuantisedValue(matrix, of.dtype, elements, i);
+    } else if (of.dtype == DType::kF32) {
       std::memcpy(&values[i], matrix + 4 * i, sizeof(float));
     } else {
       std::memcpy(&bits, matrix + 2 * i, sizeof(bits));
-      values[i] = block.dtype == DType::kF16 ? FloatFromHalf(bits) : FloatFromBFloat16(bits);
+      values[i] = of.dtype == DType::kF16 ? FloatFromHalf(bits) : FloatFromBFloat16(bits);
     }
   }
   return values;
-}
-
-// Of a store: they all have the same type.
-DType ExpertType(const StoreView& store) {
-  for (int32_t layer = 0; layer < store.layers(); ++layer) {
-    if (store.ExpertsIn(LayerId(layer)) > 0) {
-      return store.Expert({LayerId(layer), ExpertId(0)}).dtype;
-    }
-  }
-  return DType::kF32;
 }
 
 void ExpectEqualStores(const StoreView& found, const StoreView& expected) {
@@ -79,12 +78,8 @@ void ExpectEqualStores(const StoreView& found, const StoreView& expected) {
     for (int32_t expert = 0; expert < expected.ExpertsIn(LayerId(layer)); ++expert) {
       const ExpertKey key{LayerId(layer), ExpertId(expert)};
       const ExpertBlock a = found.Expert(key), b = expected.Expert(key);
-      EXPECT_EQ(a.dtype, ExpertType(found));
-      const std::pair<uint64_t, uint64_t> matrices[] = {{a.gate_offset, b.gate_offset},
-                                                        {a.up_offset, b.up_offset},
-                                                        {a.down_offset, b.down_offset}};
-      for (const auto& [a_offset, b_offset] : matrices) {
-        ASSERT_TRUE(MatrixValues(a, a_offset) == MatrixValues(b, b_offset))
+      for (size_t i = 0; i < 3; ++i) {
+        ASSERT_TRUE(ValuesOf(a, MatricesOf(a)[i]) == ValuesOf(b, MatricesOf(b)[i]))
             << "layer " << layer << " expert " << expert;
       }
     }
@@ -103,11 +98,11 @@ StepOutput Generate(const GoldenModel& model, const EngineSetup& setup) {
   return golden.RunToEnd();
 }
 
-// Experts are kept as `dtype`.
-void ExpectSameModel(const std::string& folder, DType dtype) {
+// Experts' matrices are kept as `dtypes`.
+void ExpectSameModel(const std::string& folder, const std::string& dtypes) {
   const GoldenModel quantised(folder + "/quantised");
   const GoldenModel plain(folder + "/plain");
-  EXPECT_EQ(DTypeName(ExpertType(quantised.store())), DTypeName(dtype));
+  EXPECT_EQ(DTypeNames(quantised.store().expert_dtypes()), dtypes);
   ExpectEqualStores(quantised.store(), plain.store());
   const StepOutput found =
       Generate(quantised, {.in_place = false, .resident_percent = 30, .prefill_tokens = 13});
@@ -122,7 +117,7 @@ struct IntegerCase {
   const char* checkpoint;
   const char* config;
   IntegerForm form;
-  DType kept = DType::kF32;
+  const char* kept = "F32";
 };
 
 TEST(QuantisedTest, IntegersWithGroupsAreTheValuesThatTheyStandFor) {
@@ -140,15 +135,15 @@ TEST(QuantisedTest, IntegersWithGroupsAreTheValuesThatTheyStandFor) {
        R"({"quant_method": "gptq", "bits": 4, "group_size": -1, "desc_act": false,
         "checkpoint_format": "gptq_v2"})",
        {.group_size = -1, .zero_offset = 0},
-       DType::kUInt4},
+       "UINT4"},
       {"mixtral",
        R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true})",
        {.group_size = 32, .symmetric = true},  // with an index, but all in order
-       DType::kInt4},
+       "INT4"},
       {"mixtral",
        R"({"quant_method": "gptq", "bits": 8, "group_size": 32, "desc_act": false})",
        {.group_size = 32, .bits = 8, .symmetric = true},
-       DType::kInt8},
+       "INT8"},
       {"mixtral",
        R"({"quant_method": "gptq", "bits": 8, "group_size": 32, "sym": false})",
        {.group_size = 32, .bits = 8}},
@@ -162,7 +157,7 @@ TEST(QuantisedTest, IntegersWithGroupsAreTheValuesThatTheyStandFor) {
       {"mixtral",
        R"({"quant_method": "awq", "w_bit": 4, "q_group_size": 32, "version": "GEMM"})",
        {.group_size = 32, .zero_offset = 0, .awq = true},
-       DType::kUInt4},
+       "UINT4"},
   };
   for (const IntegerCase& test : cases) {
     SCOPED_TRACE(test.config);
@@ -192,11 +187,11 @@ TEST(QuantisedTest, GptqMayLeaveOutTheIndexAndAddBiasesOfZero) {
             MakeTestTensor(ElementType::kF16, {matrix.rows}, std::vector<uint16_t>(matrix.rows));
         return made;
       });
-  ExpectSameModel(folder.path(), DType::kF32);
+  ExpectSameModel(folder.path(), "F32");
 }
 
-// Some experts have zero points: all are kept with them.
-TEST(QuantisedTest, ExpertsOfSeveralKindsAreKeptInTheSmallestTypeThatHoldsAll) {
+// Some matrices have zero points: each is kept in its own type.
+TEST(QuantisedTest, MatricesOfSeveralKindsAreKeptEachInItsOwn) {
   const Folder folder;
   int matrices = 0;
   WriteQuantisedPair(Golden("mixtral"), folder.path(),
@@ -205,7 +200,7 @@ TEST(QuantisedTest, ExpertsOfSeveralKindsAreKeptInTheSmallestTypeThatHoldsAll) {
                        const bool symmetric = ++matrices % 5 != 0;
                        return QuantiseIntegers(matrix, {.group_size = 32, .symmetric = symmetric});
                      });
-  ExpectSameModel(folder.path(), DType::kUInt4);
+  ExpectSameModel(folder.path(), "INT4, UINT4");
 }
 
 TEST(QuantisedTest, Fp8WithBlocksOrOneScaleIsTheValuesThatItStandsFor) {
@@ -214,12 +209,12 @@ TEST(QuantisedTest, Fp8WithBlocksOrOneScaleIsTheValuesThatItStandsFor) {
     const char* config;
     int64_t rows, cols;
     const char* suffix;
-    DType kept = DType::kF32;
+    const char* kept = "F32";
     bool all = false;
   } cases[] = {
       {"mixtral", R"({"quant_method": "fp8", "weight_block_size": [16, 32]})", 16, 32, "_scale_inv",
-       DType::kFp8, true},
-      {"mixtral", R"({"quant_method": "fp8"})", 0, 0, "_scale", DType::kFp8, true},
+       "F8_E4M3", true},
+      {"mixtral", R"({"quant_method": "fp8"})", 0, 0, "_scale", "F8_E4M3", true},
       {"deepseek_v3", R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
         "weight_block_size": [16, 20]})",
        16, 20, "_scale_inv"},
@@ -342,7 +337,7 @@ TEST(QuantisedTest, Mxfp4IsTheValuesThatItStandsFor) {
   WriteTestCheckpoint(folder.path() + "/plain", model.plain, model.config);
   model.config["quantization_config"] = kMxfp4;
   WriteTestCheckpoint(folder.path() + "/quantised", model.quantised, model.config);
-  ExpectSameModel(folder.path(), DType::kMxfp4);
+  ExpectSameModel(folder.path(), "MXFP4");
 }
 
 // --- stores that are quantised -------------------------------------------------------------------
@@ -367,16 +362,14 @@ TEST(QuantisedTest, QuantisedStoresComputeWithTheValuesThatTheyHold) {
                                             {DType::kFp8, 1e-2}};
   for (const auto& [dtype, divergence_max] : types) {
     SCOPED_TRACE(DTypeName(dtype));
-    const GoldenModel quantised(bundled, "", dtype);
+    const GoldenModel quantised(bundled, "", {.experts = dtype});
     TestTensors tensors = ReadTestTensors(bundled);
     for (const ExpertSpec& spec : quantised.architecture().weights().experts) {
       const ExpertBlock block = quantised.store().Expert(spec.key);
-      const std::pair<const TensorSpec*, uint64_t> parts[] = {{&spec.gate, block.gate_offset},
-                                                              {&spec.up, block.up_offset},
-                                                              {&spec.down, block.down_offset}};
-      for (const auto& [part, offset] : parts) {
-        tensors[part->name] =
-            MakeTestTensor(ElementType::kF32, part->shape, MatrixValues(block, offset));
+      const TensorSpec* const parts[] = {&spec.gate, &spec.up, &spec.down};
+      for (size_t i = 0; i < 3; ++i) {
+        tensors[parts[i]->name] = MakeTestTensor(ElementType::kF32, parts[i]->shape,
+                                                 ValuesOf(block, MatricesOf(block)[i]));
       }
     }
     const Folder folder;
@@ -414,9 +407,9 @@ TEST(QuantisedTest, StoresKeepWhatIsInStepsAlready) {
     WriteQuantisedPair(
         Golden("mixtral"), folder.path(), test.config,
         [&](const MatrixToQuantise& matrix) { return QuantiseIntegers(matrix, test.form); });
-    const GoldenModel packed(folder.path() + "/quantised", "", test.dtype);
+    const GoldenModel packed(folder.path() + "/quantised", "", {.experts = test.dtype});
     const GoldenModel plain(folder.path() + "/plain");
-    EXPECT_EQ(packed.store().Expert({LayerId(0), ExpertId(0)}).dtype, test.dtype);
+    EXPECT_EQ(DTypeNames(packed.store().expert_dtypes()), DTypeName(test.dtype));
     const StepOutput found = Generate(packed, {}), expected = Generate(plain, {});
     ASSERT_EQ(found.captured.size(), expected.captured.size());
     for (size_t i = 0; i < found.captured.size(); ++i) {

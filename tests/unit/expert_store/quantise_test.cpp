@@ -106,9 +106,9 @@ class QuantisedStore : public ::testing::Test {
 
 TEST_F(QuantisedStore, HoldsTheCheckpointsExperts) {
   for (const DType dtype : kQuantisedTypes) {
-    const auto layout = StoreLayout::Make(plan_, *checkpoint_, "{}", dtype);
+    const auto layout = StoreLayout::Make(plan_, *checkpoint_, "{}", {.experts = dtype});
     ASSERT_TRUE(layout.ok()) << layout.status().ToString();
-    EXPECT_EQ(layout->expert_dtype(), dtype);
+    EXPECT_THAT(layout->expert_dtypes(), ::testing::ElementsAre(dtype));
     const std::string path = folder_.File(std::string(DTypeName(dtype)));
     size_t matrices = 0;
     double worst = 0;
@@ -127,7 +127,7 @@ TEST_F(QuantisedStore, HoldsTheCheckpointsExperts) {
     EXPECT_TRUE(view->Matches(plan_).ok());
     const ExpertSpec& spec = plan_.experts[100];
     const ExpertBlock block = view->Expert(spec.key);
-    EXPECT_EQ(block.dtype, dtype);
+    EXPECT_EQ(block.types, ExpertTypes::All(dtype));
     const uint64_t elements = static_cast<uint64_t>(block.hidden * block.intermediate);
     EXPECT_EQ(block.up_offset, (MatrixBytes(dtype, elements) + 63) / 64 * 64);
     const TensorInfo& down = *checkpoint_->Find(spec.down.name);
@@ -142,7 +142,7 @@ TEST_F(QuantisedStore, HoldsTheCheckpointsExperts) {
 
 // kill -9 in the middle: the next run goes on, and the file is that of a run without a break.
 TEST_F(QuantisedStore, APackThatWasKilledGoesOn) {
-  const auto layout = StoreLayout::Make(plan_, *checkpoint_, "{}", DType::kInt4);
+  const auto layout = StoreLayout::Make(plan_, *checkpoint_, "{}", {.experts = DType::kInt4});
   ASSERT_TRUE(layout.ok()) << layout.status().ToString();
   const auto pack = [&](const std::string& path, size_t kill_after) {
     size_t calls = 0;
@@ -187,7 +187,7 @@ TEST_F(QuantisedStore, APackThatWasKilledGoesOn) {
 
   // Other settings begin anew.
   killed_after(broken, all / 2);
-  const auto other = StoreLayout::Make(plan_, *checkpoint_, "{}", DType::kInt8);
+  const auto other = StoreLayout::Make(plan_, *checkpoint_, "{}", {.experts = DType::kInt8});
   ASSERT_TRUE(other.ok());
   ASSERT_TRUE(PackStore(*other, broken, {}).ok());
   EXPECT_TRUE(StoreView::OpenFile(broken)->VerifyAll().ok());
@@ -205,7 +205,7 @@ TEST_F(QuantisedStore, TwoProcessesDoNotWriteOneFile) {
 TEST_F(QuantisedStore, RefusalsNameTheExpertOrTheTensor) {
   auto odd = Checkpoint::Open(testing::kCheckpointFolder);
   ASSERT_TRUE(odd.ok());
-  const auto layout = StoreLayout::Make(testing::PlanFromNames(*odd), *odd, "{}", DType::kInt8);
+  const auto layout = StoreLayout::Make(testing::PlanFromNames(*odd), *odd, "{}", {.experts = DType::kInt8});
   EXPECT_THAT(layout.status().message(),
               HasSubstr("layer 0 expert 0: INT8: groups of 32 do not divide the sizes 56 and 26"));
 
@@ -227,7 +227,7 @@ TEST_F(QuantisedStore, RefusalsNameTheExpertOrTheTensor) {
   ASSERT_TRUE(writer->Finish().ok());
   const auto checkpoint = Checkpoint::Open(folder_.path());
   ASSERT_TRUE(checkpoint.ok());
-  const auto bad = StoreLayout::Make(plan, *checkpoint, "{}", DType::kInt4);
+  const auto bad = StoreLayout::Make(plan, *checkpoint, "{}", {.experts = DType::kInt4});
   ASSERT_TRUE(bad.ok());
   const Status packed = PackStore(*bad, folder_.File("x.efstore"), {});
   EXPECT_THAT(packed.message(), HasSubstr("'up'"));

@@ -59,7 +59,7 @@ class StoreIndexTest : public testing::StoreFixture {
 };
 
 TEST_F(StoreIndexTest, FIELD_64_HeaderFieldsAreBounded) {
-  EXPECT_THAT(ErrorAfter([&] { Header().version = 2; }), HasSubstr("pack the checkpoint again"));
+  EXPECT_THAT(ErrorAfter([&] { Header().version = kStoreVersion + 1; }), HasSubstr("pack the checkpoint again"));
   EXPECT_THAT(ErrorAfter([&] { Header().layout_hash ^= 1; }), HasSubstr("store format"));
   EXPECT_THAT(ErrorAfter([&] { Header().total_bytes += kStorePageBytes; }), HasSubstr("truncated"));
   EXPECT_THAT(ErrorAfter([&] { Header().layers = -1; }), HasSubstr("-1 layers"));
@@ -96,9 +96,11 @@ TEST_F(StoreIndexTest, FIELD_64_ExpertEntriesAreBounded) {
   EXPECT_FALSE(ErrorAfterExpert([](ExpertEntry* e) { e->bytes -= 1; }).empty());
   EXPECT_FALSE(ErrorAfterExpert([](ExpertEntry* e) { e->hidden = INT64_MAX; }).empty());
   EXPECT_FALSE(ErrorAfterExpert([](ExpertEntry* e) { e->intermediate = -26; }).empty());
-  EXPECT_FALSE(ErrorAfterExpert([](ExpertEntry* e) { e->dtype = 77; }).empty());
+  EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->gate_dtype = 77; }), HasSubstr("types 77"));
+  EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->up_dtype = 77; }), HasSubstr("types"));
+  EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->down_dtype = 77; }), HasSubstr("types"));
   EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->bias = 4; }), HasSubstr("of biases 4"));
-  EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->bias = UINT32_MAX; }), HasSubstr("biases"));
+  EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->bias = UINT8_MAX; }), HasSubstr("biases"));
   EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->bias = 1; }), HasSubstr("for a block of"));
   EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->expert = 1; }), HasSubstr("order"));
   EXPECT_THAT(ErrorAfterExpert([](ExpertEntry* e) { e->layer = -1; }), HasSubstr("order"));

@@ -71,7 +71,7 @@ TEST_F(StoreTest, EveryByteComesBack) {
     const ExpertBlock block = view.Expert(spec.key);
     EXPECT_EQ(block.hidden, 56);
     EXPECT_EQ(block.intermediate, 26);
-    EXPECT_EQ(block.dtype, DType::kBF16);
+    EXPECT_EQ(block.types, ExpertTypes::All(DType::kBF16));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(block.data) % kStorePageBytes, 0u);
     const auto same = [&](const TensorSpec& tensor, uint64_t offset) {
       const TensorInfo& source = *checkpoint_->Find(tensor.name);

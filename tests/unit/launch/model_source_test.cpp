@@ -46,7 +46,7 @@ TEST(OpenModelTest, CheckpointIsDescribedFromItsHeaders) {
   EXPECT_TRUE(model->has_weights);
   EXPECT_TRUE(model->store_file.empty());
   EXPECT_EQ(model->sizes.expert_count, 27);
-  EXPECT_EQ(model->expert_dtype, DType::kBF16);
+  EXPECT_EQ(model->expert_dtypes, std::vector<DType>{DType::kBF16});
 }
 
 TEST(OpenModelTest, ConfigAloneWillDoForTheShapes) {

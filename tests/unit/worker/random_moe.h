@@ -31,7 +31,7 @@ class RandomMoe final : public ExpertBlockSource {
         const uint64_t matrix = static_cast<uint64_t>(kHidden * intermediate) * DTypeBytes(dtype);
         block.hidden = kHidden;
         block.intermediate = intermediate;
-        block.dtype = dtype;
+        block.types = ExpertTypes::All(dtype);
         block.up_offset = matrix;
         block.down_offset = 2 * matrix;
         block.bytes = 3 * matrix;

@@ -1,6 +1,7 @@
 // Element types of stored tensors.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -16,9 +17,8 @@ enum class DType : uint32_t {  // values are part of the store format
   kF32 = 0,
   kF16 = 1,
   kBF16 = 2,
-  // Matrices of experts only: a code for each element, and a scale for each kQuantisedGroup
-  // elements
-  // of a row. The codes lie row by row (those of 4 bits: see device/ops.h), the scales after them,
+  // Matrices only: a code for each element, and a scale for each kQuantisedGroup elements of a row.
+  // The codes lie row by row (those of 4 bits: see device/ops.h), the scales after them,
   // likewise: float32, but for kMxfp4. A weight is
   kInt8 = 3,   // integer * scale
   kInt4 = 4,   // (code - 8) * scale
@@ -62,6 +62,20 @@ constexpr uint64_t MatrixBytes(DType dtype, uint64_t elements) {
   const uint64_t groups = elements / kQuantisedGroup;
   if (dtype == DType::kUInt4) return ZerosOffset(elements) + groups;
   return ScalesOffset(dtype, elements) + groups * (dtype == DType::kMxfp4 ? 1 : sizeof(float));
+}
+
+// The codes, scales and zero points of a quantised matrix; without bytes: it has none. What lies
+// between them is zero.
+struct MatrixPart {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+constexpr std::array<MatrixPart, 3> MatrixParts(DType dtype, uint64_t elements) {
+  const uint64_t scales = ScalesOffset(dtype, elements);
+  const uint64_t zeros =
+      dtype == DType::kUInt4 ? ZerosOffset(elements) : MatrixBytes(dtype, elements);
+  return {MatrixPart{0, elements * CodeBits(dtype) / 8}, MatrixPart{scales, zeros - scales},
+          MatrixPart{zeros, MatrixBytes(dtype, elements) - zeros}};
 }
 
 // "F32", "F16", "BF16", "F8_E4M3": the safetensors spelling; "INT8", "INT4", "UINT4", "MXFP4".

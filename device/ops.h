@@ -3,10 +3,10 @@
 // Activations are float32, row-major, one row per token. Weights are in the checkpoint's type (F32,
 // F16, BF16) and are raised to float32; sums are float32.
 //
-// Matrices of Linear, Mlp and ExpertMlp may be quantised (common/dtype.h): a weight is what its
-// code stands for times its group's scale, rounded to float32, so the result is bit by bit that of
-// the same matrix as F32. Codes of 4 bits: of each 16 elements the first eight are in the low
-// halves of eight bytes, the others in the high halves.
+// Matrices may be quantised (common/dtype.h): a weight is what its code stands for times its
+// group's scale, rounded to float32, so the result is bit by bit that of the same matrix as F32.
+// Rows are whole groups. Codes of 4 bits: of each 16 elements the first eight are in the low halves
+// of eight bytes, the others in the high halves.
 //
 // Batch invariance: a row's result does not depend on which other rows are in the call, on the
 // number of threads, or on the machine, as long as devices name the same arithmetic
@@ -31,6 +31,13 @@ struct WeightMatrix {  // [rows, cols], row-major: a row holds one output's weig
   DType dtype = DType::kBF16;
   int32_t rows = 0;
   int32_t cols = 0;
+  // Rows [first_row, first_row + rows) of a matrix of so many; 0: it is all of it.
+  int32_t stored_rows = 0;
+  int32_t first_row = 0;
+
+  WeightMatrix Rows(int32_t first, int32_t count) const {
+    return {data, dtype, count, cols, stored_rows == 0 ? rows : stored_rows, first_row + first};
+  }
 };
 
 struct WeightVector {  // [size]; data == nullptr: absent

@@ -31,6 +31,7 @@ inline constexpr uint32_t kStoreRankMax = 4;
 inline constexpr int32_t kStoreLayersMax = 4096;
 inline constexpr int32_t kStoreExpertsPerLayerMax = 65536;
 inline constexpr int64_t kStoreDimensionMax = int64_t{1} << 31;
+inline constexpr uint64_t kStoreElementsMax = uint64_t{1} << 56;  // of a tensor
 
 // XXH3-128 over config, tensor names, shapes, types and checksums: equal for equal models, however
 // they are laid out.

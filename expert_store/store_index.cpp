@@ -109,19 +109,28 @@ class Parser {
       tensor.name.assign(
           reinterpret_cast<const char*>(store_.data()) + header.names.offset + entry.name_offset,
           entry.name_bytes);
-      if (!IsDType(entry.dtype) || entry.rank > kStoreRankMax) {
+      const bool is_type = entry.rank == 2 ? IsMatrixDType(entry.dtype) : IsDType(entry.dtype);
+      if (!is_type || entry.rank > kStoreRankMax) {
         return Bad(
             fmt::format("tensor '{}': type {}, rank {}", tensor.name, entry.dtype, entry.rank));
       }
       tensor.dtype = static_cast<DType>(entry.dtype);
-      uint64_t bytes = DTypeBytes(tensor.dtype);
+      uint64_t elements = 1;
       for (uint32_t d = 0; d < entry.rank; ++d) {
         if (entry.shape[d] < 0 ||
-            __builtin_mul_overflow(bytes, static_cast<uint64_t>(entry.shape[d]), &bytes)) {
+            __builtin_mul_overflow(elements, static_cast<uint64_t>(entry.shape[d]), &elements) ||
+            elements > kStoreElementsMax) {
           return Bad(fmt::format("tensor '{}': impossible shape", tensor.name));
         }
         tensor.shape.push_back(entry.shape[d]);
       }
+      const bool whole_groups = !IsQuantised(tensor.dtype) ||
+                                tensor.shape.back() % static_cast<int64_t>(kQuantisedGroup) == 0;
+      if (!whole_groups) {
+        return Bad(fmt::format("tensor '{}': rows of {} are no whole groups ({})", tensor.name,
+                               tensor.shape.back(), DTypeName(tensor.dtype)));
+      }
+      const uint64_t bytes = MatrixBytes(tensor.dtype, elements);
       if (bytes != entry.bytes) {
         return Bad(fmt::format("tensor '{}': {} bytes for a shape of {}", tensor.name, entry.bytes,
                                bytes));

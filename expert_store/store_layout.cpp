@@ -8,8 +8,19 @@
 #include <tuple>
 #include <utility>
 
+#include "common/check.h"
+
 namespace expertflow {
 namespace {
+
+bool IsPermutation(std::span<const size_t> order, size_t count) {
+  std::vector<bool> seen(count, false);
+  for (const size_t place : order) {
+    if (place >= count || seen[place]) return false;
+    seen[place] = true;
+  }
+  return order.size() == count;
+}
 
 // What the index can hold; the parser refuses the rest.
 Status CheckPlan(const WeightPlan& plan) {
@@ -86,6 +97,13 @@ StorePiece MakePiece(const TensorSpec& spec, const ModelTensors& tensors, uint64
   return piece;
 }
 
+Status CheckGroups(const TensorSpec& spec, DType dtype) {
+  if (spec.shape.back() % static_cast<int64_t>(kQuantisedGroup) == 0) return OkStatus();
+  return InvalidArgument(
+      fmt::format("tensor '{}' of shape {}: {}: groups of {} do not divide its rows", spec.name,
+                  FormatShape(spec.shape), DTypeName(dtype), kQuantisedGroup));
+}
+
 // A slice that reaches beyond its tensor, or into rows that are decoded as a whole, is a mistake of
 // the plan.
 Status CheckSlice(const TensorSpec& spec, const ModelTensors& tensors) {
@@ -117,6 +135,8 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
                                       const std::string& config_json,
                                       const StoreSettings& settings) {
   RETURN_IF_ERROR(CheckPlan(plan));
+  CHECK(settings.each_expert.empty() || settings.each_expert.size() == plan.experts.size());
+  CHECK(settings.expert_order.empty() || IsPermutation(settings.expert_order, plan.experts.size()));
   StoreLayout layout;
   ASSIGN_OR_RETURN(layout.tensors_, ModelTensors::Resolve(plan, checkpoint));
   const ModelTensors& tensors = layout.tensors_;
@@ -146,7 +166,11 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
   dense.resize(plan.dense.size());
   uint64_t name_offset = 0;
   for (const TensorSpec& spec : plan.dense) {
-    const DType dtype = tensors.Get(spec.source()).dtype;
+    DType dtype = tensors.Get(spec.source()).dtype;
+    if (settings.dense && spec.quantisable) {
+      dtype = *settings.dense;
+      RETURN_IF_ERROR(CheckGroups(spec, dtype));
+    }
     const StorePiece piece = MakePiece(spec, tensors, 0, dtype);
     const auto at = std::lower_bound(
         by_name.begin(), by_name.end(), spec.name,
@@ -170,7 +194,10 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
                              .pieces = {piece}});
   }
 
-  for (const ExpertSpec& spec : plan.experts) {
+  experts.resize(plan.experts.size());
+  for (size_t i = 0; i < plan.experts.size(); ++i) {
+    const size_t place = settings.expert_order.empty() ? i : settings.expert_order[i];
+    const ExpertSpec& spec = plan.experts[place];
     for (const TensorSpec* part : spec.parts()) RETURN_IF_ERROR(CheckSlice(*part, tensors));
     ExpertEntry entry;
     entry.layer = spec.key.layer.value;
@@ -178,7 +205,7 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
     entry.intermediate = spec.gate.shape[0];
     entry.hidden = spec.gate.shape[1];
     std::optional<DType> quantise = settings.experts;
-    if (!settings.each_expert.empty()) quantise = settings.each_expert[experts.size()];
+    if (!settings.each_expert.empty()) quantise = settings.each_expert[place];
     const auto type_of = [&](const TensorSpec& part) {
       return quantise.value_or(tensors.Get(part.source()).kept_type());
     };
@@ -202,7 +229,7 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
     layout.expert_bytes_ += entry.bytes;
     layout.expert_block_bytes_ = std::max(layout.expert_block_bytes_, entry.bytes);
     StoreUnit unit{.expert = true,
-                   .entry = experts.size(),
+                   .entry = place,
                    .offset = entry.offset,
                    .bytes = entry.bytes,
                    .pieces = {MakePiece(spec.gate, tensors, geometry.gate_offset, types.gate),
@@ -214,7 +241,7 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
       unit.pieces.push_back(MakePiece(spec.down_bias, tensors, geometry.down_bias_offset, *bias));
     }
     layout.units_.push_back(std::move(unit));
-    experts.push_back(entry);
+    experts[place] = entry;
   }
 
   header.total_bytes = AlignUp(end, kStorePageBytes);

@@ -49,6 +49,12 @@ struct StoreSettings {
   std::optional<DType> experts;
   // Of each expert, in the plan's order, in place of `experts`; empty: none has a type of its own.
   std::vector<DType> each_expert;
+  // Of the other matrices that the model computes with in any type (TensorSpec::quantisable).
+  // Without it they are floats.
+  std::optional<DType> dense;
+  // Places in the plan's list of experts, each once, in the order in which the blocks lie in the
+  // store; empty: the plan's order.
+  std::vector<size_t> expert_order;
 };
 
 class StoreLayout {

@@ -27,6 +27,8 @@ namespace {
 
 // Stays in a core's second-level cache between reading, hashing and writing.
 constexpr uint64_t kChunkBytes = uint64_t{512} << 10;
+// Quantised together where a matrix can be read by rows.
+constexpr uint64_t kQuantisedElements = uint64_t{1} << 20;
 
 Status WriteAt(int fd, const std::string& name, uint64_t offset, std::span<const uint8_t> bytes) {
   while (!bytes.empty()) {
@@ -228,51 +230,79 @@ class Filler {
     return OkStatus();
   }
 
-  // A whole matrix: its scales come after all of its integers.
+  // Some rows at a time, where they can be read so. The scales come after all codes.
   Status CopyQuantised(const StoreUnit& unit, const StorePiece& piece, Reader* reader,
                        Hasher* hasher) {
     const TensorDecoder* decoder = piece.source->decoder.get();
-    const CodeDecoder* codes = decoder != nullptr ? decoder->codes() : nullptr;
-    std::vector<uint8_t> bytes(piece.bytes);
-    if (codes != nullptr && CommonQuantisedType(codes->kept_as(), piece.dtype) == piece.dtype) {
-      std::vector<int8_t> integers(piece.rows * piece.cols);
-      std::vector<float> scales(integers.size() / kQuantisedGroup);
-      RETURN_IF_ERROR(codes->DecodeCodes(*reader, WholeRows(piece), {integers, scales}));
-      PlaceGroups(integers, scales, piece.dtype, bytes);
-    } else {
-      RETURN_IF_ERROR(Quantise(piece, reader, bytes));
+    const bool by_rows = decoder != nullptr ? !decoder->reads_all() : piece.contiguous();
+    const uint64_t rows_max =
+        by_rows ? std::max<uint64_t>(1, kQuantisedElements / piece.cols) : piece.rows;
+    const auto parts = MatrixParts(piece.dtype, piece.rows * piece.cols);
+    std::vector<uint8_t> bytes, after_codes[2];
+    QuantisationError error;
+    bool quantised = false;
+    uint64_t written = 0;
+    const auto put = [&](std::span<const uint8_t> content) -> Status {
+      hasher->Update(content.data(), content.size());
+      RETURN_IF_ERROR(WriteAt(fd_, name_, unit.offset + piece.offset + written, content));
+      written += content.size();
+      done_bytes_ += content.size();
+      return OkStatus();
+    };
+    for (uint64_t row = 0; row < piece.rows && !stop_; row += rows_max) {
+      StorePiece rows = piece;
+      rows.first += row * piece.row_stride;
+      rows.rows = std::min(rows_max, piece.rows - row);
+      const uint64_t elements = rows.rows * rows.cols;
+      bytes.resize(MatrixBytes(piece.dtype, elements));
+      RETURN_IF_ERROR(MakeRows(rows, reader, bytes, &error, &quantised));
+      const auto made = MatrixParts(piece.dtype, elements);
+      RETURN_IF_ERROR(put(std::span(bytes).first(made[0].bytes)));
+      for (size_t i = 0; i < 2; ++i) {
+        const auto part = std::span(bytes).subspan(made[i + 1].offset, made[i + 1].bytes);
+        after_codes[i].insert(after_codes[i].end(), part.begin(), part.end());
+      }
     }
-    hasher->Update(bytes.data(), bytes.size());
-    RETURN_IF_ERROR(WriteAt(fd_, name_, unit.offset + piece.offset, bytes));
-    done_bytes_ += bytes.size();
+    if (stop_) return OkStatus();
+    const std::vector<uint8_t> padding(parts[1].offset - parts[0].bytes);
+    RETURN_IF_ERROR(put(padding));
+    for (const std::vector<uint8_t>& part : after_codes) RETURN_IF_ERROR(put(part));
+    if (quantised && options_.quantised) {
+      const std::lock_guard lock(mutex_);
+      options_.quantised(*piece.source->info, error);
+    }
     return OkStatus();
   }
 
-  static RowRange WholeRows(const StorePiece& piece) {
+  static RowRange RowsOf(const StorePiece& piece) {
     return {.first = piece.first / piece.cols,
             .step = piece.row_stride / piece.cols,
             .count = piece.rows};
   }
 
-  Status Quantise(const StorePiece& piece, Reader* reader, std::span<uint8_t> bytes) {
+  // As a matrix of their own; `quantised`: they were not before.
+  static Status MakeRows(const StorePiece& piece, Reader* reader, std::span<uint8_t> bytes,
+                         QuantisationError* error, bool* quantised) {
+    const TensorDecoder* decoder = piece.source->decoder.get();
+    const CodeDecoder* codes = decoder != nullptr ? decoder->codes() : nullptr;
+    if (codes != nullptr && CommonQuantisedType(codes->kept_as(), piece.dtype) == piece.dtype) {
+      std::vector<int8_t> integers(piece.rows * piece.cols);
+      std::vector<float> scales(integers.size() / kQuantisedGroup);
+      RETURN_IF_ERROR(codes->DecodeCodes(*reader, RowsOf(piece), {integers, scales}));
+      PlaceGroups(integers, scales, piece.dtype, bytes);
+      return OkStatus();
+    }
     std::vector<float> values(piece.rows * piece.cols);
-    if (piece.source->decoder) {
-      RETURN_IF_ERROR(piece.source->decoder->Decode(*reader, WholeRows(piece), values));
+    if (decoder != nullptr) {
+      RETURN_IF_ERROR(decoder->Decode(*reader, RowsOf(piece), values));
     } else {
       std::vector<uint8_t> read;
       RETURN_IF_ERROR(Gather(piece, reader, &read));
       WidenNumbers(read, FromDType(piece.source->dtype), values);
     }
-    QuantisationError error;
-    const Status quantised = QuantiseGroups(values, piece.dtype, bytes, &error);
-    if (!quantised.ok()) {
-      return quantised.WithContext(fmt::format("tensor {}", piece.source->info->Where()));
-    }
-    if (options_.quantised) {
-      const std::lock_guard lock(mutex_);
-      options_.quantised(*piece.source->info, error);
-    }
-    return OkStatus();
+    *quantised = true;
+    return QuantiseGroups(values, piece.dtype, bytes, error)
+        .WithContext(fmt::format("tensor {}", piece.source->info->Where()));
   }
 
   // The elements of a piece that do not lie together, one after the other. Reads all between its

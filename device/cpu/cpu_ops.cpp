@@ -31,16 +31,31 @@ int64_t PaddedCols(int32_t cols) {
   return (int64_t{cols} + kLanes - 1) / kLanes * kLanes;
 }
 
+// Of MatmulArgs and TransposedArgs.
+template <typename Args>
+void SetWeight(const WeightMatrix& weight, Args* args) {
+  const int32_t stored = weight.stored_rows == 0 ? weight.rows : weight.stored_rows;
+  CHECK(weight.first_row >= 0 && weight.rows <= stored - weight.first_row);
+  args->weight = weight.data;
+  args->weight_dtype = weight.dtype;
+  args->stored_rows = stored;
+  args->first_row = weight.first_row;
+  args->rows = weight.rows;
+  args->cols = weight.cols;
+  if (IsQuantised(weight.dtype)) return;
+  args->weight =
+      static_cast<const std::byte*>(weight.data) +
+      int64_t{weight.first_row} * weight.cols * static_cast<int64_t>(DTypeBytes(weight.dtype));
+  args->first_row = 0;
+}
+
 MatmulArgs MakeArgs(const WeightMatrix& weight, const WeightVector& bias, int32_t m,
                     const float* const* x, float* const* out) {
   CHECK(bias.data == nullptr || bias.size == weight.rows);
   MatmulArgs args;
+  SetWeight(weight, &args);
   args.bias = bias.data;
   args.bias_dtype = bias.dtype;
-  args.weight = weight.data;
-  args.weight_dtype = weight.dtype;
-  args.rows = weight.rows;
-  args.cols = weight.cols;
   args.m = m;
   args.x = x;
   args.out = out;
@@ -81,12 +96,10 @@ void CpuOps::ForEach(int32_t count, double ns_each, const Body& body) {
 
 void CpuOps::Embed(const WeightMatrix& table, std::span<const int32_t> ids, float* out) {
   const StreamProgress::Work work(progress_, StreamKind::kCompute);
-  const auto* data = static_cast<const std::byte*>(table.data);
-  const size_t row_bytes = static_cast<size_t>(table.cols) * DTypeBytes(table.dtype);
+  const MatmulArgs args = MakeArgs(table, {}, 0, nullptr, nullptr);
   for (size_t i = 0; i < ids.size(); ++i) {
     CHECK(ids[i] >= 0 && ids[i] < table.rows);
-    kernels_.convert(data + static_cast<size_t>(ids[i]) * row_bytes, table.dtype, table.cols,
-                     out + i * static_cast<size_t>(table.cols));
+    kernels_.raise_row(args, ids[i], out + i * static_cast<size_t>(table.cols));
   }
 }
 
@@ -245,10 +258,7 @@ void CpuOps::LinearTransposed(std::span<const LinearJob> jobs, int32_t m) {
     const int32_t begin = task % chunks_each * kStep;
     if (begin >= job.weight.cols) return;
     TransposedArgs args;
-    args.weight = job.weight.data;
-    args.weight_dtype = job.weight.dtype;
-    args.rows = job.weight.rows;
-    args.cols = job.weight.cols;
+    SetWeight(job.weight, &args);
     args.m = m;
     args.x = job.x;
     args.x_stride = XStride(job, job.weight.rows);

@@ -80,7 +80,7 @@ DecoderLayer DeclareLayer(const GptOssConfig& config, int32_t index, WeightTable
                      &layer.attention);
   layer.attention.sinks = table->Vector(attention + "sinks", shape.heads);
   layer.attention.window = config.windows[index];
-  layer.router = table->Linear(prefix + "mlp.router", shape.experts, shape.hidden, true);
+  layer.router = table->Router(prefix + "mlp.router", shape.experts, shape.hidden, true);
   return layer;
 }
 

@@ -6,13 +6,6 @@
 namespace expertflow {
 namespace {
 
-// Rows [begin, begin + count) of a matrix.
-WeightMatrix RowsOf(const WeightMatrix& matrix, int64_t begin, int32_t count) {
-  const auto* data = static_cast<const std::byte*>(matrix.data);
-  const auto offset = static_cast<uint64_t>(begin * matrix.cols) * DTypeBytes(matrix.dtype);
-  return {data + offset, matrix.dtype, count, matrix.cols};
-}
-
 WeightVector PartOf(const WeightVector& vector, int64_t begin, int32_t count) {
   if (vector.data == nullptr) return {};
   const auto* data = static_cast<const std::byte*>(vector.data);
@@ -46,9 +39,9 @@ class LatentAttention final : public AttentionBlock {
     const int32_t key_dim = latent_.kv_rank + latent_.rope_dim;
     const float* q_in = x;
     jobs_.clear();
-    jobs_.push_back({RowsOf(weights.kv_a.weight, 0, latent_.kv_rank),
+    jobs_.push_back({weights.kv_a.weight.Rows(0, latent_.kv_rank),
                      PartOf(weights.kv_a.bias, 0, latent_.kv_rank), x, c_});
-    jobs_.push_back({RowsOf(weights.kv_a.weight, latent_.kv_rank, latent_.rope_dim),
+    jobs_.push_back({weights.kv_a.weight.Rows(latent_.kv_rank, latent_.rope_dim),
                      PartOf(weights.kv_a.bias, latent_.kv_rank, latent_.rope_dim), x, k_rope_});
     if (latent_.q_rank > 0) {
       jobs_.push_back({weights.q_a.weight, weights.q_a.bias, x, q_a_});
@@ -69,13 +62,12 @@ class LatentAttention final : public AttentionBlock {
     jobs_.clear();
     const int32_t head_rows = latent_.nope_dim + latent_.value_dim;
     for (int32_t h = 0; h < heads; ++h) {
-      jobs_.push_back(
-          {RowsOf(weights.kv_b, int64_t{h} * head_rows + latent_.nope_dim, latent_.value_dim),
-           {},
-           mixed_ + int64_t{h} * latent_.kv_rank,
-           values_ + int64_t{h} * latent_.value_dim,
-           heads * latent_.kv_rank,
-           heads * latent_.value_dim});
+      jobs_.push_back({weights.kv_b.Rows(h * head_rows + latent_.nope_dim, latent_.value_dim),
+                       {},
+                       mixed_ + int64_t{h} * latent_.kv_rank,
+                       values_ + int64_t{h} * latent_.value_dim,
+                       heads * latent_.kv_rank,
+                       heads * latent_.value_dim});
     }
     ops_.Linear(jobs_, m);
     const LinearJob output[] = {{weights.o.weight, weights.o.bias, values_, out}};
@@ -93,14 +85,14 @@ class LatentAttention final : public AttentionBlock {
     const int32_t head_rows = latent_.nope_dim + latent_.rope_dim;
     jobs_.clear();
     for (int32_t h = 0; h < heads; ++h) {
-      const int64_t first = int64_t{h} * head_rows;
-      jobs_.push_back({RowsOf(weights.q, first, latent_.nope_dim),
+      const int32_t first = h * head_rows;
+      jobs_.push_back({weights.q.Rows(first, latent_.nope_dim),
                        {},
                        x,
                        q_nope_ + int64_t{h} * latent_.nope_dim,
                        0,
                        heads * latent_.nope_dim});
-      jobs_.push_back({RowsOf(weights.q, first + latent_.nope_dim, latent_.rope_dim),
+      jobs_.push_back({weights.q.Rows(first + latent_.nope_dim, latent_.rope_dim),
                        {},
                        x,
                        q_ + int64_t{h} * key_dim + latent_.kv_rank,
@@ -111,7 +103,7 @@ class LatentAttention final : public AttentionBlock {
     jobs_.clear();
     const int32_t kv_rows = latent_.nope_dim + latent_.value_dim;
     for (int32_t h = 0; h < heads; ++h) {
-      jobs_.push_back({RowsOf(weights.kv_b, int64_t{h} * kv_rows, latent_.nope_dim),
+      jobs_.push_back({weights.kv_b.Rows(h * kv_rows, latent_.nope_dim),
                        {},
                        q_nope_ + int64_t{h} * latent_.nope_dim,
                        q_ + int64_t{h} * key_dim,

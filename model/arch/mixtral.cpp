@@ -34,7 +34,7 @@ DecoderLayer DeclareLayer(const MixtralConfig& config, int32_t index, WeightTabl
   DeclareProjections(shape, prefix + "self_attn.", false, false, table, &layer.attention);
   layer.attention.window = config.window;
   layer.router =
-      table->Linear(prefix + "block_sparse_moe.gate", shape.experts, shape.hidden, false);
+      table->Router(prefix + "block_sparse_moe.gate", shape.experts, shape.hidden, false);
   return layer;
 }
 

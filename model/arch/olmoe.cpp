@@ -39,7 +39,7 @@ DecoderLayer DeclareLayer(const OlmoeConfig& config, int32_t index, WeightTable*
       table->Vector(attention + "q_norm.weight", int64_t{shape.heads} * shape.head_dim);
   layer.attention.k_norm =
       table->Vector(attention + "k_norm.weight", int64_t{shape.kv_heads} * shape.head_dim);
-  layer.router = table->Linear(prefix + "mlp.gate", shape.experts, shape.hidden, false);
+  layer.router = table->Router(prefix + "mlp.gate", shape.experts, shape.hidden, false);
   return layer;
 }
 

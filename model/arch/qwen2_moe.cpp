@@ -46,8 +46,8 @@ DecoderLayer DeclareLayer(const Qwen2MoeConfig& config, int32_t index, WeightTab
     layer.mlp = table->Mlp(mlp, shape.hidden, config.dense_intermediate);
     return layer;
   }
-  layer.router = table->Linear(mlp + "gate", shape.experts, shape.hidden, false);
-  layer.shared_gate = table->Matrix(mlp + "shared_expert_gate.weight", 1, shape.hidden);
+  layer.router = table->Router(mlp + "gate", shape.experts, shape.hidden, false);
+  layer.shared_gate = table->FloatMatrix(mlp + "shared_expert_gate.weight", 1, shape.hidden);
   layer.mlp = table->Mlp(mlp + "shared_expert.", shape.hidden, config.shared_intermediate);
   return layer;
 }

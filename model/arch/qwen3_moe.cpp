@@ -41,7 +41,7 @@ DecoderLayer DeclareLayer(const Qwen3MoeConfig& config, int32_t index, WeightTab
   layer.attention.q_norm = table->Vector(attention + "q_norm.weight", shape.head_dim);
   layer.attention.k_norm = table->Vector(attention + "k_norm.weight", shape.head_dim);
   if (IsMoeLayer(shape, index)) {
-    layer.router = table->Linear(mlp + "gate", shape.experts, shape.hidden, false);
+    layer.router = table->Router(mlp + "gate", shape.experts, shape.hidden, false);
   } else {
     layer.mlp = table->Mlp(mlp, shape.hidden, config.dense_intermediate);
   }

@@ -67,7 +67,7 @@ void DeclareSharedExpertMlp(const ModelShape& shape, const SharedExpertConfig& c
     layer->mlp = table->Mlp(mlp, shape.hidden, config.dense_intermediate);
     return;
   }
-  layer->router = table->Linear(mlp + "gate", shape.experts, shape.hidden, false);
+  layer->router = table->Router(mlp + "gate", shape.experts, shape.hidden, false);
   if (config.shared_intermediate > 0) {
     layer->mlp = table->Mlp(mlp + "shared_experts.", shape.hidden, config.shared_intermediate);
   }

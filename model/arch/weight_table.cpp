@@ -9,9 +9,10 @@
 
 namespace expertflow {
 
-WeightTensor WeightTable::Declare(const std::string& name, std::vector<int64_t> shape) {
+WeightTensor WeightTable::Declare(const std::string& name, std::vector<int64_t> shape,
+                                  bool quantisable) {
   if (plan_ != nullptr) {
-    plan_->dense.push_back({name, std::move(shape)});
+    plan_->dense.push_back({.name = name, .shape = std::move(shape), .quantisable = quantisable});
     return {};
   }
   if (!status_.ok()) return {};
@@ -29,18 +30,30 @@ WeightTensor WeightTable::Declare(const std::string& name, std::vector<int64_t> 
 }
 
 WeightMatrix WeightTable::Matrix(const std::string& name, int64_t rows, int64_t cols) {
-  const WeightTensor tensor = Declare(name, {rows, cols});
+  const WeightTensor tensor = Declare(name, {rows, cols}, true);
+  return {tensor.data, tensor.dtype, static_cast<int32_t>(rows), static_cast<int32_t>(cols)};
+}
+
+WeightMatrix WeightTable::FloatMatrix(const std::string& name, int64_t rows, int64_t cols) {
+  const WeightTensor tensor = Declare(name, {rows, cols}, false);
   return {tensor.data, tensor.dtype, static_cast<int32_t>(rows), static_cast<int32_t>(cols)};
 }
 
 WeightVector WeightTable::Vector(const std::string& name, int64_t size) {
-  const WeightTensor tensor = Declare(name, {size});
+  const WeightTensor tensor = Declare(name, {size}, false);
   return {tensor.data, tensor.dtype, static_cast<int32_t>(size)};
 }
 
 Projection WeightTable::Linear(const std::string& name, int64_t rows, int64_t cols, bool bias) {
   Projection projection;
   projection.weight = Matrix(name + ".weight", rows, cols);
+  if (bias) projection.bias = Vector(name + ".bias", rows);
+  return projection;
+}
+
+Projection WeightTable::Router(const std::string& name, int64_t rows, int64_t cols, bool bias) {
+  Projection projection;
+  projection.weight = FloatMatrix(name + ".weight", rows, cols);
   if (bias) projection.bias = Vector(name + ".bias", rows);
   return projection;
 }

@@ -26,10 +26,15 @@ class WeightTable {
   // Looks each declared tensor up. REQUIRES: source outlives the table
   explicit WeightTable(const WeightSource& source) : source_(&source) {}
 
+  // A store may hold it quantised (TensorSpec::quantisable).
   WeightMatrix Matrix(const std::string& name, int64_t rows, int64_t cols);
+  // Stays in floats: what decides about experts is worth more than its few bytes.
+  WeightMatrix FloatMatrix(const std::string& name, int64_t rows, int64_t cols);
   WeightVector Vector(const std::string& name, int64_t size);
   // "<name>.weight" and perhaps "<name>.bias"
   Projection Linear(const std::string& name, int64_t rows, int64_t cols, bool bias);
+  // The same, of a router: in floats.
+  Projection Router(const std::string& name, int64_t rows, int64_t cols, bool bias);
   // "<prefix>gate_proj.weight", up_proj, down_proj
   MlpWeights Mlp(const std::string& prefix, int64_t hidden, int64_t intermediate);
 
@@ -37,7 +42,7 @@ class WeightTable {
   const Status& status() const { return status_; }
 
  private:
-  WeightTensor Declare(const std::string& name, std::vector<int64_t> shape);
+  WeightTensor Declare(const std::string& name, std::vector<int64_t> shape, bool quantisable);
 
   WeightPlan* plan_ = nullptr;
   const WeightSource* source_ = nullptr;

@@ -34,8 +34,8 @@ class ModelTensors {
  public:
   // Every planned tensor exists with exactly its shape and a type that the model computes with, or
   // quantised as the plan says; where none of them is quantised all expert matrices have one type,
-  // and so have their biases in any case (where some are quantised, float32); and there is no tensor
-  // that is neither planned nor ignored.
+  // and so have their biases in any case (where some are quantised, float32); and there is no
+  // tensor that is neither planned nor ignored.
   static Result<ModelTensors> Resolve(const WeightPlan& plan, const Checkpoint& checkpoint);
 
   // By the name in the plan: TensorSpec::source(). REQUIRES: it is planned. Stays valid when this

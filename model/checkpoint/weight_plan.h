@@ -27,6 +27,8 @@ struct TensorSpec {
   std::string name;            // as in the checkpoint, unless it is a slice
   std::vector<int64_t> shape;  // row-major, outermost first
   std::optional<TensorSlice> slice;
+  // Of a matrix that is no expert's: the model computes with it in any type of common/dtype.h.
+  bool quantisable = false;
 
   // The tensor of the checkpoint that holds it.
   const std::string& source() const { return slice ? slice->tensor : name; }

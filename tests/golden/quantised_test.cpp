@@ -3,6 +3,7 @@
 // the tensor.
 #include <gmock/gmock.h>
 
+#include "expert_store/synth.h"
 #include "tests/golden/golden_model.h"
 #include "tests/golden/quantised_checkpoint.h"
 #include "tests/golden/quantised_values.h"
@@ -149,7 +150,8 @@ TEST(QuantisedTest, IntegersWithGroupsAreTheValuesThatTheyStandFor) {
        {.group_size = 32, .bits = 8}},
       {"qwen2_moe_gqa",
        R"({"quant_method": "gptq", "bits": 8, "group_size": 24, "desc_act": true})",
-       {.group_size = 24, .bits = 8, .act_order = true}},
+       {.group_size = 24, .bits = 8, .act_order = true},
+       "F32, BF16"},
       {"mixtral",
        R"({"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": true,
         "version": "gemm", "modules_to_not_convert": null})",
@@ -217,14 +219,15 @@ TEST(QuantisedTest, Fp8WithBlocksOrOneScaleIsTheValuesThatItStandsFor) {
       {"mixtral", R"({"quant_method": "fp8"})", 0, 0, "_scale", "F8_E4M3", true},
       {"deepseek_v3", R"({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
         "weight_block_size": [16, 20]})",
-       16, 20, "_scale_inv"},
+       16, 20, "_scale_inv", "F32, BF16"},
       {"qwen3_moe", R"({"quant_method": "fp8", "weight_block_size": [128, 128],
         "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]})",
-       128, 128, "_scale_inv"},
+       128, 128, "_scale_inv", "F32, BF16, F8_E4M3"},
       {"mixtral", R"({"quant_method": "fp8", "activation_scheme": "static",
         "ignored_layers": ["lm_head"]})",
-       0, 0, "_scale"},
-      {"glm4_moe", R"({"quant_method": "fp8", "weight_block_size": null})", 0, 0, "_scale_inv"},
+       0, 0, "_scale", "BF16, F8_E4M3"},
+      {"glm4_moe", R"({"quant_method": "fp8", "weight_block_size": null})", 0, 0, "_scale_inv",
+       "F32, BF16"},
   };
   for (const auto& test : cases) {
     SCOPED_TRACE(test.config);
@@ -352,6 +355,40 @@ double MeanDivergence(const StepOutput& from, const StepOutput& to) {
 }
 
 // The bundled model with quantised experts, and with experts of the values that those stand for.
+// The model of a store with these settings computes what its values as float32 give, bit by bit.
+// Returns what it computed.
+StepOutput ExpectComputesWithItsValues(const std::string& source, const StoreSettings& settings) {
+  const GoldenModel quantised(source, "", settings);
+  TestTensors tensors = ReadTestTensors(source);
+  for (const ExpertSpec& spec : quantised.architecture().weights().experts) {
+    const ExpertBlock block = quantised.store().Expert(spec.key);
+    const TensorSpec* const parts[] = {&spec.gate, &spec.up, &spec.down};
+    for (size_t i = 0; i < 3; ++i) {
+      tensors[parts[i]->name] =
+          MakeTestTensor(ElementType::kF32, parts[i]->shape, ValuesOf(block, MatricesOf(block)[i]));
+    }
+  }
+  for (const DenseTensor& tensor : quantised.store().dense()) {
+    if (!IsQuantised(tensor.dtype)) continue;
+    std::vector<float> values(static_cast<size_t>(tensor.shape[0] * tensor.shape[1]));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = QuantisedValue(tensor.data, tensor.dtype, values.size(), i);
+    }
+    tensors[tensor.name] = MakeTestTensor(ElementType::kF32, tensor.shape, values);
+  }
+  const Folder folder;
+  WriteTestCheckpoint(folder.path(), tensors,
+                      Json::parse(*ReadFileToString(source + "/config.json", 1 << 20)));
+  const GoldenModel floats(folder.path());
+  StepOutput found = Generate(quantised, {.in_place = false, .resident_percent = 30});
+  const StepOutput expected = Generate(floats, {.prefill_tokens = 7});
+  EXPECT_EQ(found.captured.size(), expected.captured.size());
+  for (size_t i = 0; i < std::min(found.captured.size(), expected.captured.size()); ++i) {
+    EXPECT_EQ(found.captured[i].logits, expected.captured[i].logits) << i;
+  }
+  return found;
+}
+
 TEST(QuantisedTest, QuantisedStoresComputeWithTheValuesThatTheyHold) {
   const std::string bundled = EXPERTFLOW_SOURCE_DIR "/models/tiny-moe";
   const StepOutput before = Generate(GoldenModel(bundled), {});
@@ -362,30 +399,45 @@ TEST(QuantisedTest, QuantisedStoresComputeWithTheValuesThatTheyHold) {
                                             {DType::kFp8, 1e-2}};
   for (const auto& [dtype, divergence_max] : types) {
     SCOPED_TRACE(DTypeName(dtype));
-    const GoldenModel quantised(bundled, "", {.experts = dtype});
-    TestTensors tensors = ReadTestTensors(bundled);
-    for (const ExpertSpec& spec : quantised.architecture().weights().experts) {
-      const ExpertBlock block = quantised.store().Expert(spec.key);
-      const TensorSpec* const parts[] = {&spec.gate, &spec.up, &spec.down};
-      for (size_t i = 0; i < 3; ++i) {
-        tensors[parts[i]->name] = MakeTestTensor(ElementType::kF32, parts[i]->shape,
-                                                 ValuesOf(block, MatricesOf(block)[i]));
-      }
-    }
-    const Folder folder;
-    WriteTestCheckpoint(folder.path(), tensors,
-                        Json::parse(*ReadFileToString(bundled + "/config.json", 1 << 20)));
-    const GoldenModel floats(folder.path());
-    const StepOutput found = Generate(quantised, {.in_place = false, .resident_percent = 30});
-    const StepOutput expected = Generate(floats, {.prefill_tokens = 7});
-    ASSERT_EQ(found.captured.size(), expected.captured.size());
-    for (size_t i = 0; i < found.captured.size(); ++i) {
-      ASSERT_EQ(found.captured[i].logits, expected.captured[i].logits) << i;
-    }
-    const double divergence = MeanDivergence(before, found);
+    const StepOutput experts = ExpectComputesWithItsValues(bundled, {.experts = dtype});
+    const StepOutput all = ExpectComputesWithItsValues(bundled, {.experts = dtype, .dense = dtype});
+    const double divergence = MeanDivergence(before, experts);
     EXPECT_LT(divergence, divergence_max);
-    std::printf("%s: mean KL divergence %.2g nats\n", std::string(DTypeName(dtype)).c_str(),
-                divergence);
+    const double divergence_all = MeanDivergence(before, all);
+    EXPECT_GT(divergence_all, divergence);
+    EXPECT_LT(divergence_all, 20 * divergence_max);
+    std::printf("%s: mean KL divergence %.2g nats, with all matrices %.2g\n",
+                std::string(DTypeName(dtype)).c_str(), divergence, divergence_all);
+  }
+}
+
+// Experts of two types, and blocks of two sizes in the cache.
+TEST(QuantisedTest, ExpertsMayHaveTypesOfTheirOwn) {
+  StoreSettings settings;
+  for (size_t i = 0; i < 12 * 48; ++i) {
+    settings.each_expert.push_back(i % 5 == 0 ? DType::kInt8 : DType::kMxfp4);
+  }
+  ExpectComputesWithItsValues(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe", settings);
+}
+
+// Parts of a projection's rows, and products with it transposed.
+TEST(QuantisedTest, LatentProjectionsMayBeQuantised) {
+  const Folder folder;
+  Json config = Json::parse(*ReadFileToString(Golden("deepseek_v3") + "/config.json", 1 << 20));
+  for (const auto& [key, value] :
+       {std::pair("intermediate_size", 96), std::pair("moe_intermediate_size", 32),
+        std::pair("kv_lora_rank", 32), std::pair("q_lora_rank", 64)}) {
+    config[key] = value;
+  }
+  const std::string model = folder.path() + "/model";
+  const auto json = JsonConfig::Parse(config.dump(), "config.json");
+  const auto architecture = MakeArchitecture(*json);
+  ASSERT_TRUE(architecture.ok()) << architecture.status().ToString();
+  ASSERT_TRUE(
+      WriteSyntheticCheckpoint((*architecture)->weights(), config.dump(), model, {.seed = 3}).ok());
+  for (const DType dtype : {DType::kInt8, DType::kUInt4, DType::kMxfp4}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    ExpectComputesWithItsValues(model, {.experts = dtype, .dense = dtype});
   }
 }
 

@@ -81,7 +81,7 @@ TEST_F(QuantisedRunTest, Fp8) {
       kSource + "deepseek_v3", folder_,
       {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}},
       [](const MatrixToQuantise& matrix) { return QuantiseFp8(matrix, 128, 128, "_scale_inv"); });
-  ExpectSameText("fp8", "F32");
+  ExpectSameText("fp8", "F32, F8_E4M3");
 }
 
 // With the file's own tokenizer.

@@ -23,8 +23,10 @@ inline constexpr int kLanes = 16;  // of every dot product
 
 // out[i][r] = x[i] . weight[r] + bias[r] for the m activation rows that the pointer lists name.
 struct MatmulArgs {
-  const void* weight = nullptr;  // [rows, cols]
+  const void* weight = nullptr;  // [stored_rows, cols], of which [first_row, first_row + rows)
   DType weight_dtype = DType::kBF16;
+  int32_t stored_rows = 0;
+  int32_t first_row = 0;       // 0 of floats: `weight` begins there
   const void* bias = nullptr;  // [rows] or null
   DType bias_dtype = DType::kBF16;
   int32_t rows = 0;
@@ -37,8 +39,10 @@ struct MatmulArgs {
 
 // out[i] = x[i] * weight, summed over the rows of `weight`.
 struct TransposedArgs {
-  const void* weight = nullptr;  // [rows, cols]
+  const void* weight = nullptr;  // as in MatmulArgs
   DType weight_dtype = DType::kBF16;
+  int32_t stored_rows = 0;
+  int32_t first_row = 0;
   int32_t rows = 0;
   int32_t cols = 0;
   int32_t m = 0;
@@ -96,6 +100,8 @@ struct KernelTable {
   const char* name;
   const char* arithmetic;  // DeviceProperties::arithmetic
 
+  // Row `row` of the matrix as float32. Looks at the weights only.
+  void (*raise_row)(const MatmulArgs& args, int32_t row, float* to);
   // Few rows: streams the weights once per six rows or fewer.
   void (*gemv)(const MatmulArgs& args, int32_t row_begin, int32_t row_end);
   // Many rows: raises a panel of weights to float32 once.

@@ -23,26 +23,6 @@ inline const void* AddressOf(P weight) {
   }
 }
 
-// Calls fn with a pointer to the first element, of whatever kind the matrix is.
-template <typename B, typename Fn>
-inline void WithWeights(const MatmulArgs& args, const Fn& fn) {
-  const auto* codes = static_cast<const uint8_t*>(args.weight);
-  const uint64_t elements = static_cast<uint64_t>(args.rows) * static_cast<uint64_t>(args.cols);
-  const uint8_t* scales = codes + ScalesOffset(args.weight_dtype, elements);
-  switch (args.weight_dtype) {
-    case DType::kF32: fn(static_cast<const float*>(args.weight)); return;
-    case DType::kF16: fn(static_cast<const F16*>(args.weight)); return;
-    case DType::kBF16: fn(static_cast<const BF16*>(args.weight)); return;
-    case DType::kInt8: fn(Int8Pointer<B>{codes, scales, nullptr, 0}); return;
-    case DType::kInt4: fn(Int4Pointer<B>{codes, scales, nullptr, 0}); return;
-    case DType::kUInt4:
-      fn(UInt4Pointer<B>{codes, scales, codes + ZerosOffset(elements), 0});
-      return;
-    case DType::kMxfp4: fn(Mxfp4Pointer<B>{codes, scales, nullptr, 0}); return;
-    case DType::kFp8: fn(Fp8Pointer<B>{codes, scales, nullptr, 0}); return;
-  }
-}
-
 // M activation rows times R consecutive weight rows. P points to a weight.
 template <typename B, typename P, int M, int R>
 inline void DotTile(P weight, int64_t cols, const float* const* x, float (*sums)[R]) {
@@ -164,6 +144,19 @@ inline void GemvTyped(const MatmulArgs& args, P matrix, int32_t row_begin, int32
       first += left == 5 || left == 6 ? left : (left < 4 ? left : 4);
     }
   }
+}
+
+// Row `row` as float32.
+template <typename B>
+void RaiseRow(const MatmulArgs& args, int32_t row, float* to) {
+  WithWeights<B>(args, [&](auto matrix) {
+    const auto from = matrix + static_cast<int64_t>(row) * args.cols;
+    ForLanes<B>(
+        args.cols, [&](int64_t i) { B::Store(to + i, B::Load(from + i)); },
+        [&](int64_t i, int count) {
+          B::StorePartial(to + i, LoadTail<B>(from + i, count), count);
+        });
+  });
 }
 
 template <typename B>

@@ -13,6 +13,7 @@ template <typename B>
 inline constexpr KernelTable kKernelTable = {
     .name = B::kName,
     .arithmetic = "16 lanes",
+    .raise_row = RaiseRow<B>,
     .gemv = Gemv<B>,
     .gemm = {.tile_rows = B::kTileRows,
              .tile_floats = TileFloats<B>,

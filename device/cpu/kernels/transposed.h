@@ -10,20 +10,20 @@
 namespace expertflow::cpu {
 
 // `count` columns (16 or fewer) of M activation rows.
-template <typename B, int M, typename T>
-inline void TransposedTile(const TransposedArgs& args, const T* weight, int32_t first, int32_t col,
+template <typename B, int M, typename P>
+inline void TransposedTile(const TransposedArgs& args, P weight, int32_t first, int32_t col,
                            int count) {
   using V = typename B::Vec;
   const float* x = args.x + first * args.x_stride;
-  const T* w = weight + col;
+  P w = weight + col;
   V acc[M];
 #pragma GCC unroll 8
   for (int i = 0; i < M; ++i) acc[i] = B::Zero();
   for (int32_t r = 0; r < args.rows; ++r) {
-    const V v = count == kLanes ? B::Load(w) : B::LoadPartial(w, count);
+    const V v = count == kLanes ? B::Load(w) : LoadTail<B>(w, count);
 #pragma GCC unroll 8
     for (int i = 0; i < M; ++i) acc[i] = B::Fma(B::Set(x[i * args.x_stride + r]), v, acc[i]);
-    w += args.cols;
+    w = w + args.cols;
   }
 #pragma GCC unroll 8
   for (int i = 0; i < M; ++i) {
@@ -33,8 +33,7 @@ inline void TransposedTile(const TransposedArgs& args, const T* weight, int32_t 
 
 template <typename B>
 void Transposed(const TransposedArgs& args, int32_t col_begin, int32_t col_end) {
-  WithElementType<B>(args.weight_dtype, [&](auto type) {
-    const auto* weight = static_cast<decltype(type)>(args.weight);
+  WithWeights<B>(args, [&](auto weight) {
     for (int32_t col = col_begin; col < col_end; col += kLanes) {
       const int count = col_end - col < kLanes ? static_cast<int>(col_end - col) : kLanes;
       int32_t first = 0;

@@ -375,6 +375,49 @@ TEST_P(CpuKernels, QuantisedMatricesHaveTheBitsOfTheirValues) {
   }
 }
 
+// Rows of a table, rows of a larger matrix, and products with it transposed.
+TEST_P(CpuKernels, PartsOfQuantisedMatricesHaveTheBitsOfTheirValues) {
+  constexpr int32_t kRows = 40, kCols = 96;
+  for (const DType dtype :
+       {DType::kInt8, DType::kInt4, DType::kUInt4, DType::kMxfp4, DType::kFp8}) {
+    const QuantisedWeights w = RandomQuantised(dtype, size_t{kRows} * kCols, 9);
+    const WeightMatrix quantised{w.stored.data(), dtype, kRows, kCols};
+    const WeightMatrix floats{w.values.data(), DType::kF32, kRows, kCols};
+    Ops &ops = device_->ops(), &reference = reference_->ops();
+    const auto embedded = [&](Ops& on, const WeightMatrix& table) {
+      const std::vector<int32_t> ids = {0, 39, 7, 7, 22};
+      std::vector<float> out(ids.size() * kCols);
+      on.Embed(table, ids, out.data());
+      return out;  // not its bits: a zero may have lost its sign
+    };
+    ASSERT_EQ(embedded(ops, quantised), embedded(reference, floats)) << DTypeName(dtype);
+    for (const int32_t m : {1, 3, 5, 20}) {
+      const auto x = RandomFloats(static_cast<size_t>(m) * kCols, 5);
+      const auto part = [&](Ops& on, const WeightMatrix& of) {
+        std::vector<float> out(static_cast<size_t>(m) * 11);
+        const LinearJob job{of.Rows(5, 20).Rows(2, 11), {}, x.data(), out.data()};
+        on.Linear({&job, 1}, m);
+        return Bits(out);
+      };
+      ASSERT_EQ(part(ops, quantised), part(reference, floats)) << DTypeName(dtype) << " m " << m;
+      const auto transposed = [&](Ops& on, const WeightMatrix& of) {
+        std::vector<float> out(static_cast<size_t>(m) * kCols);
+        const LinearJob job{of.Rows(3, 13), {}, x.data(), out.data()};
+        on.LinearTransposed({&job, 1}, m);
+        return Bits(out);
+      };
+      ASSERT_EQ(transposed(ops, quantised), transposed(reference, floats))
+          << DTypeName(dtype) << " m " << m;
+    }
+    // By hand: row 7 is what its values say, and part of the matrix begins with row 7.
+    const std::vector<float> row(w.values.begin() + 7 * kCols, w.values.begin() + 8 * kCols);
+    std::vector<float> found(kCols);
+    const std::vector<int32_t> id = {0};
+    ops.Embed(quantised.Rows(7, 1), id, found.data());
+    ASSERT_EQ(found, row);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Settings, CpuKernels,
                          testing::Values(Setting{"scalar", 2}, Setting{"avx2", 1},
                                          Setting{"avx2", 2}, Setting{"avx2", 4},

@@ -23,6 +23,7 @@
 namespace expertflow {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 
@@ -140,6 +141,92 @@ TEST_F(QuantisedStore, HoldsTheCheckpointsExperts) {
   }
 }
 
+// Experts of two types in another order: each block holds what a store of its type alone holds.
+TEST_F(QuantisedStore, ExpertsMayHaveTypesOfTheirOwnAndAnyOrder) {
+  StoreSettings settings;
+  for (size_t i = 0; i < plan_.experts.size(); ++i) {
+    settings.each_expert.push_back(i % 3 == 0 ? DType::kInt8 : DType::kInt4);
+    settings.expert_order.push_back(plan_.experts.size() - 1 - i);
+  }
+  const auto store = [&](const std::string& name, const StoreSettings& with) {
+    const auto layout = StoreLayout::Make(plan_, *checkpoint_, "{}", with);
+    EXPECT_TRUE(layout.ok()) << layout.status().ToString();
+    EXPECT_TRUE(PackStore(*layout, folder_.File(name), {}).ok());
+    auto view = StoreView::OpenFile(folder_.File(name));
+    EXPECT_TRUE(view.ok()) << view.status().ToString();
+    return std::move(view).value();
+  };
+  const StoreView mixed = store("mixed", settings);
+  const StoreView int8 = store("int8", {.experts = DType::kInt8});
+  const StoreView int4 = store("int4", {.experts = DType::kInt4});
+  EXPECT_TRUE(mixed.VerifyAll().ok());
+  EXPECT_TRUE(mixed.Matches(plan_).ok());
+  EXPECT_THAT(mixed.expert_dtypes(), ::testing::ElementsAre(DType::kInt8, DType::kInt4));
+  EXPECT_EQ(mixed.expert_block_bytes(), int8.expert_block_bytes());
+  const uint8_t* last = nullptr;
+  for (size_t i = 0; i < plan_.experts.size(); ++i) {
+    const ExpertKey key = plan_.experts[i].key;
+    const ExpertBlock found = mixed.Expert(key), expected = (i % 3 == 0 ? int8 : int4).Expert(key);
+    ASSERT_EQ(found.types, expected.types);
+    ASSERT_EQ(found.bytes, expected.bytes);
+    ASSERT_EQ(std::memcmp(found.data, expected.data, found.bytes), 0);
+    EXPECT_TRUE(last == nullptr || found.data < last);
+    last = found.data;
+  }
+  EXPECT_NE(mixed.fingerprint(), int8.fingerprint());
+  // The order alone makes no other model.
+  EXPECT_EQ(store("ordered", {.experts = DType::kInt4, .expert_order = settings.expert_order})
+                .fingerprint(),
+            int4.fingerprint());
+}
+
+// Of a large matrix some rows at a time; codes and scales are those of all at once.
+TEST_F(QuantisedStore, DenseMatricesAreQuantisedByRows) {
+  constexpr int64_t kRows = 3000, kCols = 992;  // more than a million elements, cut in the middle
+  std::vector<float> values(kRows * kCols);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::sin(static_cast<float>(i % 100'003)) * static_cast<float>(i / 32 % 17);
+  }
+  auto writer = SafetensorsWriter::Create(
+      folder_.File("model.safetensors"),
+      {{"m", ElementType::kF32, {kRows, kCols}}, {"router", ElementType::kF32, {kRows, kCols}}});
+  ASSERT_TRUE(writer.ok());
+  const std::span bytes(reinterpret_cast<const uint8_t*>(values.data()), values.size() * 4);
+  ASSERT_TRUE(writer->Append(bytes).ok());
+  ASSERT_TRUE(writer->Append(bytes).ok());
+  ASSERT_TRUE(writer->Finish().ok());
+  const auto checkpoint = Checkpoint::Open(folder_.path());
+  ASSERT_TRUE(checkpoint.ok());
+  WeightPlan plan;
+  plan.dense = {{.name = "m", .shape = {kRows, kCols}, .quantisable = true},
+                {.name = "router", .shape = {kRows, kCols}}};
+  for (const DType dtype : kQuantisedTypes) {
+    const auto layout = StoreLayout::Make(plan, *checkpoint, "{}", {.dense = dtype});
+    ASSERT_TRUE(layout.ok()) << layout.status().ToString();
+    size_t calls = 0;
+    StoreFillOptions options;
+    options.quantised = [&](const TensorInfo& tensor, const QuantisationError& error) {
+      ++calls;
+      EXPECT_EQ(tensor.name, "m");
+      EXPECT_GT(error.relative(), 0);
+    };
+    ASSERT_TRUE(PackStore(*layout, folder_.File("x.efstore"), options).ok());
+    EXPECT_EQ(calls, 1u);
+    const auto view = StoreView::OpenFile(folder_.File("x.efstore"));
+    ASSERT_TRUE(view.ok()) << view.status().ToString();
+    EXPECT_TRUE(view->VerifyAll().ok());
+    EXPECT_TRUE(view->Matches(plan).ok());
+    EXPECT_EQ(view->FindDense("router")->dtype, DType::kF32);
+    const DenseTensor& found = *view->FindDense("m");
+    EXPECT_EQ(found.dtype, dtype);
+    std::vector<uint8_t> expected(MatrixBytes(dtype, values.size()));
+    QuantisationError error;
+    ASSERT_TRUE(QuantiseGroups(values, dtype, expected, &error).ok());
+    ASSERT_EQ(found.bytes, expected.size());
+    EXPECT_EQ(std::memcmp(found.data, expected.data(), expected.size()), 0) << DTypeName(dtype);
+  }
+}
+
 // kill -9 in the middle: the next run goes on, and the file is that of a run without a break.
 TEST_F(QuantisedStore, APackThatWasKilledGoesOn) {
   const auto layout = StoreLayout::Make(plan_, *checkpoint_, "{}", {.experts = DType::kInt4});
@@ -205,9 +292,16 @@ TEST_F(QuantisedStore, TwoProcessesDoNotWriteOneFile) {
 TEST_F(QuantisedStore, RefusalsNameTheExpertOrTheTensor) {
   auto odd = Checkpoint::Open(testing::kCheckpointFolder);
   ASSERT_TRUE(odd.ok());
-  const auto layout = StoreLayout::Make(testing::PlanFromNames(*odd), *odd, "{}", {.experts = DType::kInt8});
+  const auto layout =
+      StoreLayout::Make(testing::PlanFromNames(*odd), *odd, "{}", {.experts = DType::kInt8});
   EXPECT_THAT(layout.status().message(),
               HasSubstr("layer 0 expert 0: INT8: groups of 32 do not divide the sizes 56 and 26"));
+
+  WeightPlan dense = testing::PlanFromNames(*odd);
+  dense.dense.front().quantisable = true;
+  EXPECT_THAT(StoreLayout::Make(dense, *odd, "{}", {.dense = DType::kInt8}).status().message(),
+              AllOf(HasSubstr("'" + dense.dense.front().name + "'"),
+                    HasSubstr("INT8: groups of 32 do not divide its rows")));
 
   WeightPlan plan;
   plan.layers = plan.experts_per_layer = 1;

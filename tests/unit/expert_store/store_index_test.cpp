@@ -59,7 +59,8 @@ class StoreIndexTest : public testing::StoreFixture {
 };
 
 TEST_F(StoreIndexTest, FIELD_64_HeaderFieldsAreBounded) {
-  EXPECT_THAT(ErrorAfter([&] { Header().version = kStoreVersion + 1; }), HasSubstr("pack the checkpoint again"));
+  EXPECT_THAT(ErrorAfter([&] { Header().version = kStoreVersion + 1; }),
+              HasSubstr("pack the checkpoint again"));
   EXPECT_THAT(ErrorAfter([&] { Header().layout_hash ^= 1; }), HasSubstr("store format"));
   EXPECT_THAT(ErrorAfter([&] { Header().total_bytes += kStorePageBytes; }), HasSubstr("truncated"));
   EXPECT_THAT(ErrorAfter([&] { Header().layers = -1; }), HasSubstr("-1 layers"));

@@ -20,6 +20,7 @@
 #include "launch/commands.h"
 #include "launch/files.h"
 #include "launch/model_source.h"
+#include "launch/pack_settings.h"
 #include "launch/progress.h"
 #include "launch/text_quality.h"
 #include "launch/text_windows.h"
@@ -39,21 +40,14 @@ struct Packed {
   int64_t wall_ns = 0;
   std::vector<DType> expert_dtypes;
   uint64_t expert_bytes = 0;
-  uint64_t expert_bytes_kept = 0;                    // what they would be without --quant
+  uint64_t expert_bytes_kept = 0;  // what they would be without --quant
+  uint64_t dense_bytes = 0;
+  uint64_t dense_bytes_kept = 0;
+  PackSettings settings;
   std::map<std::string, QuantisationError> tensors;  // of the checkpoint, that were quantised
   std::optional<WindowedText> text;                  // --text
   TextQuality quality;                               // on it
 };
-
-std::optional<DType> QuantisedType(const Options& options) {
-  const std::string quant = options.Text("quant");
-  if (quant == "int8") return DType::kInt8;
-  if (quant == "int4") return DType::kInt4;
-  if (quant == "uint4") return DType::kUInt4;
-  if (quant == "mxfp4") return DType::kMxfp4;
-  if (quant == "fp8") return DType::kFp8;
-  return std::nullopt;
-}
 
 // Of a fused tensor: all its experts together.
 void AddError(const std::string& name, const QuantisationError& error, Packed* packed) {
@@ -120,14 +114,16 @@ Result<Packed> Pack(const Options& options) {
   }
   const WeightPlan& plan = model.architecture->weights();
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(input));
-  const std::optional<DType> quantise = QuantisedType(options);
+  ASSIGN_OR_RETURN(packed.settings, PackSettingsFrom(options, *model.architecture));
   ASSIGN_OR_RETURN(const StoreLayout kept, StoreLayout::Make(plan, checkpoint, config.text()));
   ASSIGN_OR_RETURN(const StoreLayout layout,
-                   StoreLayout::Make(plan, checkpoint, config.text(), {.experts = quantise}));
+                   StoreLayout::Make(plan, checkpoint, config.text(), packed.settings.store));
   packed.bytes = layout.total_bytes();
   packed.expert_dtypes = layout.expert_dtypes();
   packed.expert_bytes = layout.expert_bytes();
   packed.expert_bytes_kept = kept.expert_bytes();
+  packed.dense_bytes = layout.dense_bytes();
+  packed.dense_bytes_kept = kept.dense_bytes();
 
   const int64_t start_ns = NowNs();
   RETURN_IF_ERROR(MakeFolder(folder));
@@ -148,17 +144,22 @@ Result<Packed> Pack(const Options& options) {
   }
   packed.wall_ns = NowNs() - start_ns;
   if (packed.text) {
-    RETURN_IF_ERROR(MeasureQuality(options, kept, quantise.has_value(), &progress, &packed));
+    RETURN_IF_ERROR(MeasureQuality(options, kept, packed.settings.quantises(), &progress, &packed));
     progress.Clear();
   }
   return packed;
 }
 
 nlohmann::json QuantisationJson(const Packed& packed) {
-  nlohmann::json json = {{"expert_dtype", DTypeNames(packed.expert_dtypes)},
-                         {"expert_bytes", packed.expert_bytes},
-                         {"expert_bytes_kept", packed.expert_bytes_kept},
-                         {"tensors", nlohmann::json::array()}};
+  nlohmann::json json = {
+      {"expert_dtype", DTypeNames(packed.expert_dtypes)}, {"expert_bytes", packed.expert_bytes},
+      {"expert_bytes_kept", packed.expert_bytes_kept},    {"dense_bytes", packed.dense_bytes},
+      {"dense_bytes_kept", packed.dense_bytes_kept},      {"tensors", nlohmann::json::array()}};
+  if (packed.settings.popular_type) {
+    json["popular"] = {{"dtype", DTypeName(*packed.settings.popular_type)},
+                       {"experts", packed.settings.popular_experts},
+                       {"share_of_uses", packed.settings.popular_uses}};
+  }
   for (const auto& [name, error] : packed.tensors) {
     json["tensors"].push_back(
         {{"name", name}, {"relative_error", error.relative()}, {"error_max", error.error_max}});
@@ -185,7 +186,8 @@ void PrintQuality(const Packed& packed) {
   if (!packed.text) return;
   const TextQuality& quality = packed.quality;
   fmt::print(
-      "perplexity {:.6g} instead of {:.6g} over {} of {} tokens; KL divergence of the logits {:.3g} "
+      "perplexity {:.6g} instead of {:.6g} over {} of {} tokens; KL divergence of the logits "
+      "{:.3g} "
       "nats on average, at most {:.3g}\n",
       std::exp(quality.nll_after), std::exp(quality.nll_before), quality.scored,
       packed.text->tokens.size(), quality.divergence_mean, quality.divergence_max);
@@ -207,6 +209,15 @@ void PrintQuantisation(const Packed& packed) {
       DTypeNames(packed.expert_dtypes), FormatBytes(packed.expert_bytes),
       FormatBytes(packed.expert_bytes_kept), 100 * all.relative(), 100 * worst->second.relative(),
       worst->first);
+  if (packed.settings.popular_type) {
+    fmt::print("{} popular experts as {}: {:.1f} % of the trace's uses\n",
+               packed.settings.popular_experts, DTypeName(*packed.settings.popular_type),
+               100 * packed.settings.popular_uses);
+  }
+  if (packed.settings.store.dense) {
+    fmt::print("everything else: {} instead of {}\n", FormatBytes(packed.dense_bytes),
+               FormatBytes(packed.dense_bytes_kept));
+  }
 }
 
 }  // namespace
@@ -223,12 +234,12 @@ int PackCommand(const Options& options) {
     PrintQuality(*packed);
   }
   nlohmann::json json = {{"format", "expertflow-pack"},
-                               {"version", 1},
-                               {"file", packed->file},
-                               {"bytes", packed->bytes},
-                               {"wall_ns", packed->wall_ns},
-                               {"bytes_per_second", rate},
-                               {"quantisation", QuantisationJson(*packed)}};
+                         {"version", 1},
+                         {"file", packed->file},
+                         {"bytes", packed->bytes},
+                         {"wall_ns", packed->wall_ns},
+                         {"bytes_per_second", rate},
+                         {"quantisation", QuantisationJson(*packed)}};
   if (packed->text) json["quality"] = QualityJson(options, *packed);
   if (const Status status = WriteJsonOption(options, json.dump(2)); !status.ok()) {
     return Fail(options, status, kExitFailure);

@@ -25,8 +25,8 @@ struct ModelSource {
   std::string config_json;
   std::unique_ptr<Architecture> architecture;
   bool has_weights = true;
-  StoreSizes sizes;          // without weights: as a store of them would have
-  uint64_t store_bytes = 0;  // segment or packed file
+  StoreSizes sizes;                  // without weights: as a store of them would have
+  uint64_t store_bytes = 0;          // segment or packed file
   std::vector<DType> expert_dtypes;  // of the experts' matrices, ascending
 };
 

@@ -27,7 +27,7 @@ struct TextQuality {
 double KlDivergence(std::span<const float> p_logits, std::span<const float> q_logits);
 
 struct TextQualityOptions {
-  int32_t threads = 0;  // 0: one for each core
+  int32_t threads = 0;                                                // 0: one for each core
   std::function<void(size_t done_windows, size_t windows)> progress;  // optional
 };
 

@@ -39,8 +39,7 @@ Result<WindowedText> WindowText(const Options& options, const ModelSource& model
         fmt::format("{}: {} tokens; at least 2 are needed", path, windowed.tokens.size()));
   }
   const int32_t context = model.architecture->shape().context;
-  const auto limit =
-      static_cast<int64_t>(std::min(static_cast<uint64_t>(context), positions_max));
+  const auto limit = static_cast<int64_t>(std::min(static_cast<uint64_t>(context), positions_max));
   const int64_t length =
       options.Integer("window") > 0 ? options.Integer("window") : std::min(limit, kDefaultWindow);
   if (length > limit) {

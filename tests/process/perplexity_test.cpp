@@ -168,8 +168,8 @@ TEST_F(PerplexityTest, QuantisedStoresAreNearlyAsGood) {
     EXPECT_LT(divergence, test.nll);
     EXPECT_GT(quality["kl_divergence_max"].get<double>(), divergence);
     EXPECT_FALSE(std::filesystem::exists(packed + "/model.before.efstore"));
-    std::printf("%s: nll %.5f, %.5f before, KL %.3g nats\n", test.quant,
-                after["nll"].get<double>(), before, divergence);
+    std::printf("%s: nll %.5f, %.5f before, KL %.3g nats\n", test.quant, after["nll"].get<double>(),
+                before, divergence);
   }
 }
 

@@ -1,0 +1,125 @@
+// pack's options that go by a recorded routing, and those that quantise everything: the packed
+// models run, whatever the cache, and what cannot be is named.
+#include <nlohmann/json.hpp>
+
+#include "tests/process/program.h"
+
+namespace expertflow::testing {
+namespace {
+
+class PackTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = (std::filesystem::temp_directory_path() / "pack-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string Output(const std::vector<std::string>& arguments) {
+    Program program(arguments);
+    EXPECT_EQ(program.Wait(), 0) << program.err();
+    program.ExpectNothingLeft();
+    return program.out();
+  }
+  std::string Run(const std::string& model, std::vector<std::string> extra) {
+    std::vector<std::string> arguments = {"run",       "--model",      model, "--prompt",
+                                          "The river", "--max-tokens", "32"};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    return Output(arguments);
+  }
+  // Its report. Leaves the model in folder_/<name>.
+  nlohmann::json Pack(const std::string& name, std::vector<std::string> extra) {
+    std::vector<std::string> arguments = {"pack",   kModel, "-o", folder_ + "/" + name,
+                                          "--json", "-"};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    return nlohmann::json::parse(Output(arguments));
+  }
+  std::string Refused(std::vector<std::string> extra) {
+    std::vector<std::string> arguments = {"pack", kModel, "-o", folder_ + "/refused"};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    Program program(arguments);
+    EXPECT_EQ(program.Wait(), 2);
+    EXPECT_FALSE(std::filesystem::exists(folder_ + "/refused"));
+    return program.err();
+  }
+  std::string RecordTrace() {
+    const std::string trace = folder_ + "/trace.eft";
+    Run(kModel, {"--record", trace});
+    return trace;
+  }
+
+  std::string folder_;
+};
+
+TEST_F(PackTest, PopularExpertsGetATypeOfTheirOwn) {
+  const std::string trace = RecordTrace();
+  const auto report = Pack("mixed", {"--quant", "int4", "--quant-popular", "25%:int8", "--trace",
+                                     trace})["quantisation"];
+  EXPECT_EQ(report["expert_dtype"], "INT8, INT4");
+  EXPECT_EQ(report["popular"]["dtype"], "INT8");
+  EXPECT_EQ(report["popular"]["experts"], 12 * 48 / 4);
+  EXPECT_GT(report["popular"]["share_of_uses"].get<double>(), 0.4);
+  const auto int4 = Pack("int4", {"--quant", "int4"})["quantisation"];
+  const auto int8 = Pack("int8", {"--quant", "int8"})["quantisation"];
+  const auto bytes = [](const nlohmann::json& json) { return json["expert_bytes"].get<int64_t>(); };
+  EXPECT_EQ(4 * bytes(report), 3 * bytes(int4) + bytes(int8));
+  Output({"inspect", folder_ + "/mixed", "--verify"});
+  const std::string text = Run(folder_ + "/mixed", {"--workers", "1"});
+  EXPECT_EQ(Run(folder_ + "/mixed", {"--workers", "2", "--expert-memory", "30%"}), text);
+}
+
+TEST_F(PackTest, AnotherOrderIsTheSameModel) {
+  const std::string trace = RecordTrace();
+  Pack("plain", {});
+  Pack("ordered", {"--order", trace});
+  EXPECT_NE(ReadAll(folder_ + "/plain/model.efstore"), ReadAll(folder_ + "/ordered/model.efstore"));
+  const auto fingerprint = [&](const std::string& name) {
+    const std::string out = folder_ + "/" + name + ".eft";
+    Run(folder_ + "/" + name, {"--record", out});
+    return nlohmann::json::parse(
+        Output({"trace", "inspect", out, "--json", "-"}))["traces"][0]["fingerprint"];
+  };
+  EXPECT_EQ(fingerprint("plain"), fingerprint("ordered"));
+  EXPECT_EQ(Run(folder_ + "/plain", {}),
+            Run(folder_ + "/ordered", {"--workers", "2", "--expert-memory", "30%"}));
+}
+
+TEST_F(PackTest, EveryMatrixMayBeQuantised) {
+  const auto report = Pack("all", {"--quant", "int8", "--quant-scope", "all"})["quantisation"];
+  // Experts, the projections of attention, the shared experts, the embedding; no routers or gates.
+  EXPECT_EQ(report["tensors"].size(), 12u * 48 * 3 + 12 * (4 + 3) + 1);
+  for (const auto& tensor : report["tensors"]) {
+    EXPECT_EQ(tensor["name"].get<std::string>().find("mlp.gate."), std::string::npos);
+    EXPECT_LT(tensor["relative_error"].get<double>(), 0.01);
+  }
+  EXPECT_LT(report["dense_bytes"].get<double>(), 0.6 * report["dense_bytes_kept"].get<double>());
+  const std::string text = Run(folder_ + "/all", {"--workers", "1"});
+  EXPECT_EQ(Run(folder_ + "/all", {"--workers", "2", "--expert-memory", "30%"}), text);
+}
+
+TEST_F(PackTest, BadInputIsNamed) {
+  const std::string trace = RecordTrace();
+  const auto says = [&](const std::vector<std::string>& extra, const char* what) {
+    const std::string error = Refused(extra);
+    EXPECT_NE(error.find(what), std::string::npos) << error;
+  };
+  says({"--quant-scope", "all"}, "--quant TYPE is missing");
+  for (const char* popular :
+       {"20", "20:int8", "20%", "20%:int3", "%:int8", "120%:int8", "-1%:int8"}) {
+    says({"--quant", "int4", "--trace", trace, "--quant-popular", popular}, "such as 20%:int8");
+  }
+  says({"--quant", "int4", "--quant-popular", "20%:int8"}, "--trace FILE is missing");
+  says({"--quant-popular", "20%:int8", "--trace", trace}, "--quant TYPE is missing");
+  says({"--trace", trace}, "only --quant-popular needs it");
+  says({"--order", folder_ + "/none"}, "none");
+  std::ofstream(folder_ + "/other.jsonl")
+      << R"({"format": "expertflow-routing", "version": 1, "model": "other", "experts": [4, 4], "top_k": 1, "expert_bytes": 100})"
+      << "\n"
+      << R"({"sequence": 0, "experts": [[1], [2]]})"
+      << "\n";
+  says({"--order", folder_ + "/other.jsonl"},
+       "a trace of another model: 2 MoE layers of 4 experts");
+}
+
+}  // namespace
+}  // namespace expertflow::testing

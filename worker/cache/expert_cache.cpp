@@ -73,7 +73,7 @@ ExpertCache::ExpertCache(ExpertCacheOptions options)
   wrong_.reserve(static_cast<size_t>(widest));
   miss_order_.reserve(static_cast<size_t>(widest));
   miss_rank_.reserve(static_cast<size_t>(widest));
-  candidates_.reserve(slots_.size());
+  candidates_.resize(options_.experts.size());
   stats_.thrashing = options_.slots < options_.top_k * moe_layers_;
   stats_.ranks_by_recency = options_.ranking == CacheRanking::kRecency;
   plain_lru_ = stats_.ranks_by_recency;
@@ -141,18 +141,62 @@ bool ExpertCache::LeavesLater(const Candidate& a, const Candidate& b) {
   return a.slot > b.slot;
 }
 
-void ExpertCache::CollectCandidates() {
-  if (candidates_valid_) return;
-  candidates_.clear();
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    const Slot& slot = slots_[s];
-    if (slot.state != SlotState::kReady || slot.pins > 0) continue;
-    const Record& record = records_[slot.record];
-    candidates_.push_back({RankOf(record, slot.key.layer, record.prediction_ppm), record.last_use,
-                           static_cast<int32_t>(s)});
+void ExpertCache::ForgetCandidates() {
+  for (LayerCandidates& layer : candidates_) layer.valid = false;
+}
+
+void ExpertCache::AddCandidate(const Slot& slot) {
+  LayerCandidates& layer = candidates_[slot.key.layer.index()];
+  if (!layer.valid) return;
+  // Made in an earlier event, its ranks are not today's.
+  if (layer.event != event_) {
+    layer.valid = false;
+    return;
   }
-  std::make_heap(candidates_.begin(), candidates_.end(), LeavesLater);
-  candidates_valid_ = true;
+  const Record& record = records_[slot.record];
+  layer.heap.push_back({RankOf(record, slot.key.layer, record.prediction_ppm), record.last_use,
+                        static_cast<int32_t>(&slot - slots_.data())});
+  std::push_heap(layer.heap.begin(), layer.heap.end(), LeavesLater);
+}
+
+void ExpertCache::CollectCandidates(size_t layer) {
+  const LayerId id(static_cast<int32_t>(layer));
+  LayerCandidates& own = candidates_[layer];
+  own.valid = true;
+  own.event = event_;
+  own.step_distance = StepDistance(id);
+  own.heap.clear();
+  const auto experts = static_cast<size_t>(options_.experts[layer]);
+  for (const Record& record : std::span(records_).subspan(layer_base_[layer], experts)) {
+    if (record.slot < 0 || !MayLeave(slots_[static_cast<size_t>(record.slot)])) continue;
+    own.heap.push_back({RankOf(record, id, record.prediction_ppm), record.last_use, record.slot});
+  }
+  std::make_heap(own.heap.begin(), own.heap.end(), LeavesLater);
+}
+
+// A forecast is of one event, and recency moves on while predictions stand still.
+bool ExpertCache::MoveTogether(size_t layer) const {
+  return forecast_.empty() && !(stats_.ranks_by_recency && layer_predicted_[layer] != 0);
+}
+
+const ExpertCache::Candidate* ExpertCache::FirstToLeave(size_t layer, Rank* rank) {
+  LayerCandidates& own = candidates_[layer];
+  if (!own.valid || (own.event != event_ && !MoveTogether(layer))) CollectCandidates(layer);
+  if (own.heap.empty()) return nullptr;
+  *rank = RankNow(layer, own.heap.front());
+  return &own.heap.front();
+}
+
+ExpertCache::Rank ExpertCache::RankNow(size_t layer, const Candidate& candidate) const {
+  const LayerCandidates& own = candidates_[layer];
+  Rank rank = candidate.rank;
+  if (own.event == event_) return rank;
+  const LayerId id(static_cast<int32_t>(layer));
+  if (stats_.ranks_by_recency) {
+    return RankOf(records_[slots_[static_cast<size_t>(candidate.slot)].record], id, 0);
+  }
+  rank.distance += StepDistance(id) - own.step_distance;
+  return rank;
 }
 
 // A slot whose latest use is the oldest and which may leave; the lowest of several.
@@ -161,7 +205,7 @@ int32_t ExpertCache::OldestSlot() const {
   for (int32_t s = by_use_.back().newer; s != options_.slots;
        s = by_use_[static_cast<size_t>(s)].newer) {
     const Slot& slot = slots_[static_cast<size_t>(s)];
-    if (slot.state != SlotState::kReady || slot.pins > 0) continue;
+    if (!MayLeave(slot)) continue;
     if (oldest >= 0) {
       const Slot& before = slots_[static_cast<size_t>(oldest)];
       if (records_[slot.record].last_use != records_[before.record].last_use) break;
@@ -174,25 +218,26 @@ int32_t ExpertCache::OldestSlot() const {
 int32_t ExpertCache::Victim(const Rank& newcomer) {
   // Nobody ranks after a newcomer that is not expected at all.
   if (newcomer == Rank{true, UINT32_MAX}) return -1;
+  if (slots_ready_ == 0) return -1;
   if (plain_lru_) return OldestSlot();
-  CollectCandidates();
-  while (!candidates_.empty()) {
-    Candidate worst = candidates_.front();
-    const Slot& slot = slots_[static_cast<size_t>(worst.slot)];
-    const bool evictable = slot.state == SlotState::kReady && slot.pins == 0;
-    const Record& owner = records_[slot.record];
-    const Rank rank = evictable ? RankOf(owner, slot.key.layer, owner.prediction_ppm) : Rank{};
-    if (evictable && rank == worst.rank && !(rank > newcomer)) return -1;
-    std::pop_heap(candidates_.begin(), candidates_.end(), LeavesLater);
-    if (evictable && rank != worst.rank) {
-      candidates_.back().rank = rank;
-      std::push_heap(candidates_.begin(), candidates_.end(), LeavesLater);
-      continue;
-    }
-    candidates_.pop_back();
-    if (evictable) return worst.slot;
+  Candidate worst;
+  size_t from = 0;
+  bool found = false;
+  for (size_t layer = 0; layer < candidates_.size(); ++layer) {
+    Rank rank;
+    const Candidate* first = FirstToLeave(layer, &rank);
+    if (first == nullptr) continue;
+    const Candidate now = {rank, first->last_use, first->slot};
+    if (found && !LeavesLater(worst, now)) continue;
+    worst = now;
+    from = layer;
+    found = true;
   }
-  return -1;
+  if (!found || !(worst.rank > newcomer)) return -1;
+  std::vector<Candidate>& heap = candidates_[from].heap;
+  std::pop_heap(heap.begin(), heap.end(), LeavesLater);
+  heap.pop_back();
+  return worst.slot;
 }
 
 void ExpertCache::Evict(Slot& slot, bool for_prefetch) {
@@ -305,8 +350,8 @@ std::span<const SlotRef> ExpertCache::WrongPrefetches(LayerId layer,
 
 void ExpertCache::UseForecast(std::span<const uint32_t> distance) {
   CHECK(distance.empty() || distance.size() == records_.size());
+  if (!distance.empty() || !forecast_.empty()) ForgetCandidates();
   forecast_ = distance;
-  candidates_valid_ = false;
 }
 
 std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
@@ -316,7 +361,7 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   event_open_ = true;
   layer_ = layer;
   ++event_;
-  candidates_valid_ = false;
+  candidates_[layer.index()].valid = false;
   decisions_.clear();
   miss_order_.clear();
   miss_rank_.clear();
@@ -420,9 +465,11 @@ void ExpertCache::CompareWithLru(std::span<const LayerDemand> demands, size_t ba
   const uint64_t lru = stats_.lru_misses;
   if (stats_.ranks_by_recency) {
     stats_.ranks_by_recency = stats_.decode_misses > lru + lru / 400;
+    if (!stats_.ranks_by_recency) ForgetCandidates();
   } else if (stats_.decode_misses >
              lru + lru / 200 + static_cast<uint64_t>(options_.slots) / 2 + 16) {
     stats_.ranks_by_recency = true;
+    ForgetCandidates();
     ++stats_.lru_switches;
     digest_.Fold(uint64_t{8} << 56 | event_);
   }
@@ -441,12 +488,13 @@ void ExpertCache::CountStep(LayerId layer, uint64_t demand) {
 void ExpertCache::EndLayer() {
   CHECK(event_open_);
   event_open_ = false;
-  candidates_valid_ = false;
   for (const DemandDecision& decision : decisions_) {
     if (!decision.slot.valid()) continue;
     Slot& slot = slots_[decision.slot.slot.index()];
     // A failed load took the pin with it.
-    if (slot.generation == decision.slot.generation && slot.pins > 0) --slot.pins;
+    if (slot.generation != decision.slot.generation || slot.pins == 0) continue;
+    --slot.pins;
+    if (MayLeave(slot)) AddCandidate(slot);
   }
   digest_.Fold(uint64_t{2} << 56);
 }
@@ -454,6 +502,7 @@ void ExpertCache::EndLayer() {
 void ExpertCache::Predict(Record& record, LayerId layer, uint32_t probability_ppm) {
   record.prediction_ppm = std::max(probability_ppm, 1u);
   layer_predicted_[layer.index()] = 1;
+  candidates_[layer.index()].valid = false;
   plain_lru_ = false;
 }
 
@@ -504,6 +553,7 @@ void ExpertCache::OnLoaded(SlotRef ref) {
     stats_.bytes_prefetch += options_.block_bytes[Index(slot.key)];
     --speculative_loads_;
   }
+  if (MayLeave(slot)) AddCandidate(slot);
   digest_.Fold(uint64_t{5} << 56 | static_cast<uint64_t>(ref.slot.value));
 }
 
@@ -579,8 +629,39 @@ Status ExpertCache::CheckInvariants() const {
       }
     }
   }
+  for (size_t layer = 0; layer < candidates_.size(); ++layer) {
+    if (!candidates_[layer].valid) continue;
+    const Status status = CheckCandidates(layer);
+    if (!status.ok()) return status;
+  }
   if (!shadow_.IsConsistent()) return Internal("the shadow of LRU is out of order");
   if (stats_.bytes_wasted > stats_.bytes_prefetch) return Internal("more wasted than prefetched");
+  return OkStatus();
+}
+
+// Those of a layer are exactly its experts that may leave, in today's order.
+Status ExpertCache::CheckCandidates(size_t layer) const {
+  const LayerId id(static_cast<int32_t>(layer));
+  const std::string where = "layer " + std::to_string(layer) + ": ";
+  size_t may_leave = 0;
+  for (const Slot& slot : slots_) may_leave += slot.key.layer == id && MayLeave(slot) ? 1 : 0;
+  const std::vector<Candidate>& heap = candidates_[layer].heap;
+  if (heap.size() != may_leave) return Internal(where + "not all who may leave are candidates");
+  for (const Candidate& c : heap) {
+    const Slot& slot = slots_[static_cast<size_t>(c.slot)];
+    if (slot.key.layer != id || !MayLeave(slot))
+      return Internal(where + "a candidate may not leave");
+    const Record& record = records_[slot.record];
+    if (c.last_use != record.last_use) {
+      return Internal(where + "a candidate was used since it was ranked");
+    }
+    if (MoveTogether(layer) && RankNow(layer, c) != RankOf(record, id, record.prediction_ppm)) {
+      return Internal(where + "a candidate has another rank by now");
+    }
+  }
+  if (!std::is_heap(heap.begin(), heap.end(), LeavesLater)) {
+    return Internal(where + "candidates are out of order");
+  }
   return OkStatus();
 }
 

@@ -198,6 +198,16 @@ class ExpertCache {
     int32_t slot = 0;
   };
 
+  // The experts of one layer that may leave, as a heap, first to leave on top. Their ranks are
+  // those of the event in which it was made. Until the layer's next event, a new prediction or a
+  // new forecast they only move together, so the order stays.
+  struct LayerCandidates {
+    bool valid = false;
+    uint64_t event = 0;
+    uint32_t step_distance = 0;  // StepDistance() then
+    std::vector<Candidate> heap;
+  };
+
   static bool LeavesLater(const Candidate& a, const Candidate& b);
   void Predict(Record& record, LayerId layer, uint32_t probability_ppm);
   void ForgetPredictions(LayerId layer);
@@ -209,7 +219,17 @@ class ExpertCache {
     return step_distance_[static_cast<size_t>(LayerDistance(layer))];
   }
   void Touch(Record& record, uint32_t layer_step, int32_t rows);
-  void CollectCandidates();
+  static bool MayLeave(const Slot& slot) {
+    return slot.state == SlotState::kReady && slot.pins == 0;
+  }
+  void ForgetCandidates();
+  // `slot` may leave from now on.
+  void AddCandidate(const Slot& slot);
+  void CollectCandidates(size_t layer);
+  bool MoveTogether(size_t layer) const;
+  Rank RankNow(size_t layer, const Candidate& candidate) const;
+  // Who leaves first of its layer, with its rank as of now; null: nobody may leave.
+  const Candidate* FirstToLeave(size_t layer, Rank* rank);
   // The slot that the newcomer gets by eviction; -1: none.
   int32_t Victim(const Rank& newcomer);
   int32_t OldestSlot() const;
@@ -223,6 +243,7 @@ class ExpertCache {
   void CountStep(LayerId layer, uint64_t demand);
   void CompareWithLru(std::span<const LayerDemand> demands, size_t base);
   Slot& Get(SlotRef ref);
+  Status CheckCandidates(size_t layer) const;
 
   ExpertCacheOptions options_;
   std::vector<size_t> layer_base_;        // first record of a layer
@@ -246,8 +267,7 @@ class ExpertCache {
   std::vector<SlotRef> wrong_;
   std::vector<int32_t> miss_order_;
   std::vector<Rank> miss_rank_;
-  std::vector<Candidate> candidates_;  // a heap, worst first
-  bool candidates_valid_ = false;
+  std::vector<LayerCandidates> candidates_;  // by layer
   // Slots by their latest use, oldest first, in a ring; entry `slots` is its end. In use as long as
   // plain LRU was asked for and nothing predicted: then no other order can matter.
   struct Neighbours {

@@ -74,6 +74,9 @@ ExpertCache::ExpertCache(ExpertCacheOptions options)
   miss_order_.reserve(static_cast<size_t>(widest));
   miss_rank_.reserve(static_cast<size_t>(widest));
   candidates_.resize(options_.experts.size());
+  for (size_t l = 0; l < candidates_.size(); ++l) {
+    candidates_[l].all.reserve(static_cast<size_t>(options_.experts[l]));
+  }
   stats_.thrashing = options_.slots < options_.top_k * moe_layers_;
   stats_.ranks_by_recency = options_.ranking == CacheRanking::kRecency;
   plain_lru_ = stats_.ranks_by_recency;
@@ -154,9 +157,29 @@ void ExpertCache::AddCandidate(const Slot& slot) {
     return;
   }
   const Record& record = records_[slot.record];
-  layer.heap.push_back({RankOf(record, slot.key.layer, record.prediction_ppm), record.last_use,
-                        static_cast<int32_t>(&slot - slots_.data())});
-  std::push_heap(layer.heap.begin(), layer.heap.end(), LeavesLater);
+  layer.Add({RankOf(record, slot.key.layer, record.prediction_ppm), record.last_use,
+             static_cast<int32_t>(&slot - slots_.data())});
+}
+
+void ExpertCache::LayerCandidates::Add(const Candidate& candidate) {
+  all.push_back(candidate);
+  if (heaped) {
+    std::push_heap(all.begin(), all.end(), LeavesLater);
+  } else if (LeavesLater(all[first], candidate)) {
+    first = all.size() - 1;
+  }
+}
+
+void ExpertCache::LayerCandidates::DropFirst() {
+  if (heaped) {
+    std::pop_heap(all.begin(), all.end(), LeavesLater);
+  } else {
+    all[first] = all.back();
+  }
+  all.pop_back();
+  if (heaped) return;
+  std::make_heap(all.begin(), all.end(), LeavesLater);
+  heaped = true;
 }
 
 void ExpertCache::CollectCandidates(size_t layer) {
@@ -165,13 +188,14 @@ void ExpertCache::CollectCandidates(size_t layer) {
   own.valid = true;
   own.event = event_;
   own.step_distance = StepDistance(id);
-  own.heap.clear();
+  own.heaped = false;
+  own.first = 0;
+  own.all.clear();
   const auto experts = static_cast<size_t>(options_.experts[layer]);
   for (const Record& record : std::span(records_).subspan(layer_base_[layer], experts)) {
     if (record.slot < 0 || !MayLeave(slots_[static_cast<size_t>(record.slot)])) continue;
-    own.heap.push_back({RankOf(record, id, record.prediction_ppm), record.last_use, record.slot});
+    own.Add({RankOf(record, id, record.prediction_ppm), record.last_use, record.slot});
   }
-  std::make_heap(own.heap.begin(), own.heap.end(), LeavesLater);
 }
 
 // A forecast is of one event, and recency moves on while predictions stand still.
@@ -182,9 +206,9 @@ bool ExpertCache::MoveTogether(size_t layer) const {
 const ExpertCache::Candidate* ExpertCache::FirstToLeave(size_t layer, Rank* rank) {
   LayerCandidates& own = candidates_[layer];
   if (!own.valid || (own.event != event_ && !MoveTogether(layer))) CollectCandidates(layer);
-  if (own.heap.empty()) return nullptr;
-  *rank = RankNow(layer, own.heap.front());
-  return &own.heap.front();
+  if (own.all.empty()) return nullptr;
+  *rank = RankNow(layer, own.First());
+  return &own.First();
 }
 
 ExpertCache::Rank ExpertCache::RankNow(size_t layer, const Candidate& candidate) const {
@@ -234,9 +258,7 @@ int32_t ExpertCache::Victim(const Rank& newcomer) {
     found = true;
   }
   if (!found || !(worst.rank > newcomer)) return -1;
-  std::vector<Candidate>& heap = candidates_[from].heap;
-  std::pop_heap(heap.begin(), heap.end(), LeavesLater);
-  heap.pop_back();
+  candidates_[from].DropFirst();
   return worst.slot;
 }
 
@@ -645,9 +667,9 @@ Status ExpertCache::CheckCandidates(size_t layer) const {
   const std::string where = "layer " + std::to_string(layer) + ": ";
   size_t may_leave = 0;
   for (const Slot& slot : slots_) may_leave += slot.key.layer == id && MayLeave(slot) ? 1 : 0;
-  const std::vector<Candidate>& heap = candidates_[layer].heap;
-  if (heap.size() != may_leave) return Internal(where + "not all who may leave are candidates");
-  for (const Candidate& c : heap) {
+  const LayerCandidates& own = candidates_[layer];
+  if (own.all.size() != may_leave) return Internal(where + "not all who may leave are candidates");
+  for (const Candidate& c : own.all) {
     const Slot& slot = slots_[static_cast<size_t>(c.slot)];
     if (slot.key.layer != id || !MayLeave(slot))
       return Internal(where + "a candidate may not leave");
@@ -659,7 +681,10 @@ Status ExpertCache::CheckCandidates(size_t layer) const {
       return Internal(where + "a candidate has another rank by now");
     }
   }
-  if (!std::is_heap(heap.begin(), heap.end(), LeavesLater)) {
+  for (const Candidate& c : own.all) {
+    if (LeavesLater(own.First(), c)) return Internal(where + "another candidate leaves first");
+  }
+  if (own.heaped && !std::is_heap(own.all.begin(), own.all.end(), LeavesLater)) {
     return Internal(where + "candidates are out of order");
   }
   return OkStatus();

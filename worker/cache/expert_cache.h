@@ -190,7 +190,9 @@ class ExpertCache {
   struct Rank {  // larger: leaves first
     bool low = true;
     uint32_t distance = 0;  // 1/1024 steps
-    friend auto operator<=>(const Rank&, const Rank&) = default;
+    uint64_t order() const { return uint64_t{low} << 32 | distance; }
+    friend bool operator==(const Rank&, const Rank&) = default;
+    friend auto operator<=>(const Rank& a, const Rank& b) { return a.order() <=> b.order(); }
   };
   struct Candidate {
     Rank rank;
@@ -198,14 +200,20 @@ class ExpertCache {
     int32_t slot = 0;
   };
 
-  // The experts of one layer that may leave, as a heap, first to leave on top. Their ranks are
-  // those of the event in which it was made. Until the layer's next event, a new prediction or a
-  // new forecast they only move together, so the order stays.
+  // The experts of one layer that may leave, with their ranks in the event in which they were
+  // collected. Until the layer's next event, a new prediction or a new forecast these only move
+  // together, so their order stays. Few layers lose more than one: a heap is made for the second.
   struct LayerCandidates {
     bool valid = false;
-    uint64_t event = 0;
+    bool heaped = false;         // a heap, first to leave on top
+    size_t first = 0;            // unless heaped: the first to leave
+    uint64_t event = 0;          // in which they were collected
     uint32_t step_distance = 0;  // StepDistance() then
-    std::vector<Candidate> heap;
+    std::vector<Candidate> all;
+
+    const Candidate& First() const { return all[heaped ? 0 : first]; }
+    void Add(const Candidate& candidate);
+    void DropFirst();
   };
 
   static bool LeavesLater(const Candidate& a, const Candidate& b);

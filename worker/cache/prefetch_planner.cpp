@@ -90,28 +90,33 @@ uint32_t PrefetchPlanner::ThresholdPpm(int32_t distance) const {
   return static_cast<uint32_t>(std::min(asked, most));
 }
 
+// By insertion: few are likely enough to come this far.
+void PrefetchPlanner::FindMostLikely(std::span<const uint32_t> probabilities_ppm) {
+  const auto top = static_cast<size_t>(top_k_);
+  const size_t most = std::max(static_cast<size_t>(options_.max_per_target), top);
+  predicted_.clear();
+  for (size_t e = 0; e < probabilities_ppm.size(); ++e) {
+    const uint32_t ppm = probabilities_ppm[e];
+    const bool unlikely = ppm < options_.min_probability_ppm;
+    const size_t kept = unlikely ? top : most;
+    if (predicted_.size() >= kept && ppm <= predicted_[kept - 1].probability_ppm) continue;
+    if (predicted_.size() < most) predicted_.emplace_back();
+    size_t at = predicted_.size() - 1;
+    for (; at > 0 && predicted_[at - 1].probability_ppm < ppm; --at) {
+      predicted_[at] = predicted_[at - 1];
+    }
+    predicted_[at] = {ExpertId(static_cast<int32_t>(e)), ppm};
+  }
+}
+
 std::span<const PlannedPrefetch> PrefetchPlanner::Plan(LayerId target,
                                                        std::span<const uint32_t> probabilities_ppm,
                                                        const ExpertCache& cache) {
   CHECK(probabilities_ppm.size() == static_cast<size_t>(experts_[target.index()]));
   plan_.clear();
-  predicted_.clear();
-  for (size_t e = 0; e < probabilities_ppm.size(); ++e) {
-    predicted_.push_back({ExpertId(static_cast<int32_t>(e)), probabilities_ppm[e]});
-  }
-  const size_t keep =
-      std::min(predicted_.size(), static_cast<size_t>(std::max(options_.max_per_target, top_k_)));
-  std::partial_sort(predicted_.begin(), predicted_.begin() + static_cast<ptrdiff_t>(keep),
-                    predicted_.end(), [](const ExpertPrediction& a, const ExpertPrediction& b) {
-                      if (a.probability_ppm != b.probability_ppm) {
-                        return a.probability_ppm > b.probability_ppm;
-                      }
-                      return a.expert < b.expert;
-                    });
-  predicted_.resize(keep);
-
+  FindMostLikely(probabilities_ppm);
   const int32_t distance = cache.LayerDistance(target);
-  const auto top = std::min(keep, static_cast<size_t>(top_k_));
+  const size_t top = std::min(predicted_.size(), static_cast<size_t>(top_k_));
   const uint32_t threshold = ThresholdPpm(distance);
   if (distance == 1) {
     const auto base = predicted_map_.begin() + static_cast<ptrdiff_t>(layer_base_[target.index()]);

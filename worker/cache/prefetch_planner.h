@@ -79,7 +79,8 @@ class PrefetchPlanner {
   // the nearest target first: it takes from the budget first.
   std::span<const PlannedPrefetch> Plan(LayerId target, std::span<const uint32_t> probabilities_ppm,
                                         const ExpertCache& cache);
-  // The `top` of the latest Plan(): what was predicted, resident or not, most likely first.
+  // Of the latest Plan(): the top_k most likely and all others that are likely enough for the next
+  // layer, resident or not, most likely first.
   std::span<const ExpertPrediction> predicted() const { return predicted_; }
   // A planned prefetch was refused by the cache or the queue: its bytes are free again.
   void OnRefused(uint64_t bytes) { window_left_ += bytes; }
@@ -94,6 +95,7 @@ class PrefetchPlanner {
 
  private:
   void Judge();
+  void FindMostLikely(std::span<const uint32_t> probabilities_ppm);
 
   PrefetchPlannerOptions options_;
   int32_t top_k_;

@@ -59,7 +59,7 @@ void PrefetchTrial::EndWindow() {
     const double variance = s.squares / std::max(s.count, 1.0) - mean(s) * mean(s);
     return std::max(variance, 0.0) / std::max(s.count, 1.0);
   };
-  const double saved = mean(off_) - mean(on_);
+  const double saved = mean(off_) * (1 + options_.cost_most) - mean(on_);
   if (std::abs(saved) > options_.sure * std::sqrt(error(on_) + error(off_))) {
     Conclude(saved > 0);
   } else if (window_ >= 4 * options_.rounds_most) {

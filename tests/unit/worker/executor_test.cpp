@@ -152,7 +152,7 @@ TEST(CachedExecutor, AForecasterThatIsTooSlowForTheLayersIsGivenUp) {
   options.forecaster = std::make_shared<NextUseModel>(testing::RandomForecaster(experts, 5, 2));
   options.policy_time_most = 0;
   Rig rig(DType::kBF16, options);
-  rig.Run(40, 5);
+  rig.Run(10, 5);
   EXPECT_TRUE(rig.cached->stats().forecast_on) << "judged too early";
   rig.Run(200, 6);
   EXPECT_FALSE(rig.cached->stats().forecast_on);

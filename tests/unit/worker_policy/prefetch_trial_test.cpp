@@ -59,9 +59,18 @@ TEST(PrefetchTrialTest, IsGivenUpWhereItCostsMoreThanItSavesAndComesBack) {
   EXPECT_EQ(trial.switches(), 2u);
 }
 
+TEST(PrefetchTrialTest, ALittleCostIsNoReasonToWait) {
+  for (const double cost_most : {0.20, 0.0}) {
+    PrefetchTrial trial({.moe_layers = kLayers, .cost_most = cost_most});
+    Random random;
+    RunLayers(trial, 8'000, 50'000, 45'000, random);
+    EXPECT_EQ(trial.chosen(), cost_most > 0);
+  }
+}
+
 TEST(PrefetchTrialTest, NothingChangesWhereBothAreAlike) {
   for (const int64_t off_ns : {50'000, 50'001}) {
-    PrefetchTrial trial({.moe_layers = kLayers, .sure = 4});
+    PrefetchTrial trial({.moe_layers = kLayers, .sure = 4, .cost_most = 0});
     Random random;
     RunLayers(trial, 20'000, 50'000, off_ns, random);
     EXPECT_EQ(trial.switches(), 0u);

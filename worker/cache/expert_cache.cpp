@@ -138,12 +138,6 @@ void ExpertCache::Touch(Record& record, uint32_t layer_step, int32_t rows) {
   record.last_use = event_;
 }
 
-bool ExpertCache::LeavesLater(const Candidate& a, const Candidate& b) {
-  if (a.rank != b.rank) return a.rank < b.rank;
-  if (a.last_use != b.last_use) return a.last_use > b.last_use;
-  return a.slot > b.slot;
-}
-
 void ExpertCache::ForgetCandidates() {
   for (LayerCandidates& layer : candidates_) layer.valid = false;
 }
@@ -189,13 +183,19 @@ void ExpertCache::CollectCandidates(size_t layer) {
   own.event = event_;
   own.step_distance = StepDistance(id);
   own.heaped = false;
-  own.first = 0;
-  own.all.clear();
   const auto experts = static_cast<size_t>(options_.experts[layer]);
+  own.all.resize(experts);
+  Candidate* const all = own.all.data();
+  size_t count = 0;
+  size_t first = 0;
   for (const Record& record : std::span(records_).subspan(layer_base_[layer], experts)) {
     if (record.slot < 0 || !MayLeave(slots_[static_cast<size_t>(record.slot)])) continue;
-    own.Add({RankOf(record, id, record.prediction_ppm), record.last_use, record.slot});
+    all[count] = {RankOf(record, id, record.prediction_ppm), record.last_use, record.slot};
+    if (LeavesLater(all[first], all[count])) first = count;
+    ++count;
   }
+  own.all.resize(count);
+  own.first = first;
 }
 
 // A forecast is of one event, and recency moves on while predictions stand still.

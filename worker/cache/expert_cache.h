@@ -216,7 +216,11 @@ class ExpertCache {
     void DropFirst();
   };
 
-  static bool LeavesLater(const Candidate& a, const Candidate& b);
+  static bool LeavesLater(const Candidate& a, const Candidate& b) {
+    if (a.rank != b.rank) return a.rank < b.rank;
+    if (a.last_use != b.last_use) return a.last_use > b.last_use;
+    return a.slot > b.slot;
+  }
   void Predict(Record& record, LayerId layer, uint32_t probability_ppm);
   void ForgetPredictions(LayerId layer);
   size_t Index(ExpertKey key) const;

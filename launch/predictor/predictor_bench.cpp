@@ -21,6 +21,8 @@
 #include "predictor/fitted_to.h"
 #include "predictor/hybrid_eval.h"
 #include "predictor/hybrid_file.h"
+#include "predictor/learning_eval.h"
+#include "predictor/parallel_for.h"
 
 namespace expertflow {
 namespace {
@@ -45,8 +47,21 @@ struct Cost {
   double p99_us = 0;
 };
 
+// What live predictors learn from the trace while it runs, and what it helps.
+struct LearningArm {
+  const char* name;
+  LearningOptions options;
+};
+constexpr std::array<LearningArm, 4> kLearningArms = {
+    {{"as fitted", {.learns = false}},
+     {"one worker, learning", {.workers = 1}},
+     {"two workers, each for itself", {.workers = 2}},
+     {"two workers, sharing", {.workers = 2, .shares = true}}}};
+constexpr size_t kLearningTokens = 3;  // times as many as are judged otherwise
+
 struct Judged {
   HybridJudgement judgement;
+  std::array<std::array<HybridScore, kPredictDistances>, kLearningArms.size()> learning;
   std::vector<Cost> cost;
   size_t trained_sequences = 0;  // of those judged, that it was fitted to
   size_t sequences = 0;
@@ -133,6 +148,13 @@ std::string Text(const Judged& judged) {
         fmt::format("\n  {:<8}  largest difference {:.3f}\n", "",
                     judgement.CalibrationError(JudgedArm::kForestProbe, kind, kBinPredictionsMin));
   }
+  text += "\nrecall while it runs, forest + probe from what routers see, over all layers\n";
+  for (size_t a = 0; a < kLearningArms.size(); ++a) {
+    text += fmt::format("  {:<32}", kLearningArms[a].name);
+    for (const HybridScore& score : judged.learning[a])
+      text += fmt::format(" {:>6.4f}", score.recall());
+    text += "\n";
+  }
   text += "\ncost of a layer in CPU time of one core, states taken in and layers ahead predicted\n";
   for (const Cost& cost : judged.cost) {
     text += fmt::format("  batch {:>2}, {} layers ahead: median {:.1f} us, p99 {:.1f} us\n",
@@ -163,6 +185,7 @@ nlohmann::json Json(const Judged& judged) {
                          {"top_k", judged.top_k},
                          {"rows", nlohmann::json::array()},
                          {"calibration", nlohmann::json::array()},
+                         {"learning", nlohmann::json::array()},
                          {"cost", nlohmann::json::array()}};
   for (const auto& [kind, name] : kKinds) {
     for (size_t a = 0; a < kJudgedArms; ++a) {
@@ -192,6 +215,15 @@ nlohmann::json Json(const Judged& judged) {
                                        {"predicted", bin.mean_probability()},
                                        {"observed", bin.observed()}});
       }
+    }
+  }
+  for (size_t a = 0; a < kLearningArms.size(); ++a) {
+    for (size_t d = 0; d < kPredictDistances; ++d) {
+      const HybridScore& score = judged.learning[a][d];
+      json["learning"].push_back({{"arm", kLearningArms[a].name},
+                                  {"distance", d + 1},
+                                  {"recall", score.recall()},
+                                  {"uses", score.uses}});
     }
   }
   for (const Cost& cost : judged.cost) {
@@ -254,6 +286,11 @@ Result<Judged> Run(const Options& options, const std::string& work_folder) {
   }
   const auto model = std::make_shared<const HybridModel>(std::move(file.model));
   judged.judgement = JudgeHybrid(model, *trace, {.tokens_max = tokens, .threads = threads});
+  ParallelFor(threads, kLearningArms.size(), [&](size_t a) {
+    LearningOptions learning = kLearningArms[a].options;
+    learning.tokens_max = tokens > SIZE_MAX / kLearningTokens ? SIZE_MAX : kLearningTokens * tokens;
+    judged.learning[a] = JudgeLearning(model, *trace, learning);
+  });
   for (const auto& [batch, distances] : kTimed) {
     if (batch <= trace->sequences()) {
       judged.cost.push_back(CostOf(model, *trace, batch, distances));

@@ -12,11 +12,6 @@ namespace {
 
 // Of a prompt's rows only the last ones are still felt: the slowest mean halves in 64 tokens.
 constexpr size_t kPromptRows = 128;
-constexpr double kRecallDecay = 1 - 1.0 / 1024;  // by token and layer
-// The other estimate must be better by this much, over at least so many uses, before it is taken:
-// what hovers around a threshold would switch all the time.
-constexpr double kSwitchRecall = 0.02;
-constexpr double kSwitchUses = 1000;
 
 // The `count` largest, ties to the lowest number. Few of few: by insertion.
 void Largest(std::span<const float> values, size_t count, std::vector<uint16_t>* out) {
@@ -30,8 +25,8 @@ void Largest(std::span<const float> values, size_t count, std::vector<uint16_t>*
   }
 }
 
-double Hits(std::span<const uint16_t> predicted, std::span<const uint16_t> chosen) {
-  return static_cast<double>(std::count_if(chosen.begin(), chosen.end(), [&](uint16_t expert) {
+uint64_t Hits(std::span<const uint16_t> predicted, std::span<const uint16_t> chosen) {
+  return static_cast<uint64_t>(std::count_if(chosen.begin(), chosen.end(), [&](uint16_t expert) {
     return std::find(predicted.begin(), predicted.end(), expert) != predicted.end();
   }));
 }
@@ -138,22 +133,20 @@ void LivePredictor::Settle(int32_t layer, std::span<const uint16_t> chosen, Entr
   for (int32_t d = 1; d <= std::min(layer, kPredictDistances); ++d) {
     const Promise& promise = PromiseOf(entry, layer, d);
     if (!promise.made) continue;
+    const RecallSums sums = {
+        .settled = 1,
+        .uses = chosen.size(),
+        .hits = Hits(promise.predicted, chosen),
+        .pre_gate_hits = Hits(promise.pre_gate, chosen),
+        .expected = static_cast<uint64_t>(double{promise.expected} * kRecallUnit)};
     LiveRecall& recall = recall_[static_cast<size_t>(d - 1)];
-    for (double* sum : {&recall.uses, &recall.hits, &recall.expected, &recall.pre_gate_hits}) {
-      *sum *= kRecallDecay;
-    }
-    recall.uses += static_cast<double>(chosen.size());
-    recall.hits += Hits(promise.predicted, chosen);
-    recall.expected += promise.expected;
-    recall.pre_gate_hits += Hits(promise.pre_gate, chosen);
-    if (learner_ != nullptr && promise.learnt >= 0) {
-      const bool used = std::find(chosen.begin(), chosen.end(), promise.learnt) != chosen.end();
-      learner_->LearnLeaves(promise.leaves, (used ? 1.0f : 0.0f) - promise.probability);
-    }
-    if (recall.uses < kSwitchUses) continue;
-    const double lead = recall.recall() - recall.pre_gate_recall();
-    if (lead < -kSwitchRecall) recall.falls_back = true;
-    if (lead > kSwitchRecall) recall.falls_back = false;
+    recall.Add(sums);
+    if (version() == 0) recall.Choose();
+    if (learner_ == nullptr) continue;
+    learner_->LearnRecall(d, sums);
+    if (promise.learnt < 0) continue;
+    const bool used = std::find(chosen.begin(), chosen.end(), promise.learnt) != chosen.end();
+    learner_->LearnLeaves(promise.leaves, (used ? 1.0f : 0.0f) - promise.base);
   }
 }
 
@@ -181,7 +174,7 @@ void LivePredictor::Promised(Entry* entry, int32_t distance) {
     if (std::abs(p - 0.5f) >= least) continue;
     least = std::abs(p - 0.5f);
     promise.learnt = candidates[i].expert;
-    promise.probability = p;
+    promise.base = candidates[i].base;
     least_sure = i;
   }
   if (promise.learnt >= 0) entry->predictor.LeavesOf(least_sure, &promise.leaves);
@@ -224,6 +217,18 @@ int32_t LivePredictor::Predict(int32_t distances) {
     Join(*entry, count, true);
   }
   return count;
+}
+
+std::shared_ptr<const LearntBatch> LivePredictor::TakeBatch(size_t bytes_most) {
+  return learner_ == nullptr ? nullptr : learner_->TakeBatch(bytes_most);
+}
+
+void LivePredictor::Adopt(const LearntVersion& version, uint64_t included) {
+  if (learner_ == nullptr || version.version <= learner_->version()) return;
+  learner_->Adopt(version, included);
+  for (size_t d = 0; d < recall_.size(); ++d) {
+    recall_[d].falls_back = (version.pre_gate_distances >> d & 1u) != 0;
+  }
 }
 
 std::span<const uint32_t> LivePredictor::ProbabilityPpm(int32_t distance) const {

@@ -18,6 +18,7 @@
 #include "common/ids.h"
 #include "predictor/core/hybrid_learner.h"
 #include "predictor/core/hybrid_predictor.h"
+#include "predictor/core/live_recall.h"
 #include "predictor/core/sequence_states.h"
 
 namespace expertflow {
@@ -30,20 +31,6 @@ struct PredictorRow {
   std::span<const float> residual;   // [hidden], before the router's norm
   std::span<const uint16_t> chosen;  // [top_k]
   std::span<const float> weights;    // [top_k]
-};
-
-// How well a distance was predicted lately: decayed sums over tokens and layers.
-struct LiveRecall {
-  double uses = 0;      // experts that were used
-  double hits = 0;      // of those, among the top_k that the forest and probe predicted
-  double expected = 0;  // the sum of the probabilities of those top_k
-  double pre_gate_hits = 0;
-  bool falls_back = false;  // the pre-gate is used
-
-  double recall() const { return uses > 0 ? hits / uses : 0; }
-  double pre_gate_recall() const { return uses > 0 ? pre_gate_hits / uses : 0; }
-  // What was promised and not kept; below 0 when it was more.
-  double overconfidence() const { return uses > 0 ? (expected - hits) / uses : 0; }
 };
 
 class LivePredictor {
@@ -62,6 +49,13 @@ class LivePredictor {
   // By expert of the layer at `distance`, in millionths: of being used by at least one of the rows.
   std::span<const uint32_t> ProbabilityPpm(int32_t distance) const;
 
+  // Between events, when it learns: see HybridLearner. Where the pre-gate is used follows what is
+  // adopted, from the first version on. Without learning there is nothing.
+  std::shared_ptr<const LearntBatch> TakeBatch(size_t bytes_most);
+  void Adopt(const LearntVersion& version, uint64_t included);
+  uint64_t version() const { return learner_ == nullptr ? 0 : learner_->version(); }
+
+  // Of what was predicted here.
   const LiveRecall& recall(int32_t distance) const {
     return recall_[static_cast<size_t>(distance - 1)];
   }
@@ -76,7 +70,7 @@ class LivePredictor {
     std::vector<uint16_t> pre_gate;   // [top_k]
     // The least sure of the candidates, to learn from.
     int32_t learnt = -1;  // its expert; -1: none
-    float probability = 0;
+    float base = 0;       // what the forest corrects
     std::vector<uint16_t> leaves;
   };
   // A prompt that is on its way through the layers: the last rows of it.

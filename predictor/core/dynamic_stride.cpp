@@ -31,39 +31,69 @@ DynamicStride::DynamicStride(const DynamicStrideOptions& options)
   Note();
 }
 
-void DynamicStride::OnLayer(const StrideMeasurement& m) {
-  ++events_;
-  ++sums_.events;
-  sums_.distinct += m.distinct_experts;
-  sums_.expected += m.expected_experts > 0 ? m.expected_experts : m.distinct_experts;
-  sums_.cached += m.cached_experts;
-  sums_.prefetch_hits += m.prefetch_hits;
-  sums_.prefetch_late += m.prefetch_late_hits;
-  sums_.copied += static_cast<double>(m.bytes_copied);
-  sums_.wasted += static_cast<double>(m.bytes_wasted);
-  sums_.busy_ns += static_cast<double>(m.link_busy_ns);
-  if (m.layer_ns > 0) {
-    ++sums_.timed_events;
-    sums_.layer_ns += static_cast<double>(m.layer_ns);
-    sums_.stall_ns += static_cast<double>(m.stall_ns);
-  }
-  if (sums_.events < options_.window_steps * options_.moe_layers) return;
-  EndWindow();
-  sums_ = {};
+void StrideWindow::Add(const StrideMeasurement& m) {
+  const auto whole = [](auto value) { return static_cast<uint64_t>(value); };
+  ++events;
+  distinct += whole(m.distinct_experts);
+  expected += whole(m.expected_experts > 0 ? m.expected_experts : m.distinct_experts);
+  cached += whole(m.cached_experts);
+  prefetch_hits += whole(m.prefetch_hits);
+  prefetch_late += whole(m.prefetch_late_hits);
+  copied += m.bytes_copied;
+  wasted += m.bytes_wasted;
+  busy_ns += whole(m.link_busy_ns);
+  if (m.layer_ns <= 0) return;
+  ++timed_events;
+  layer_ns += whole(m.layer_ns);
+  stall_ns += whole(m.stall_ns);
 }
 
-void DynamicStride::EndWindow() {
-  if (sums_.timed_events == 0 || sums_.layer_ns <= 0 || sums_.distinct == 0) return;
+void StrideWindow::Add(const StrideWindow& other) {
+  events += other.events;
+  timed_events += other.timed_events;
+  distinct += other.distinct;
+  expected += other.expected;
+  cached += other.cached;
+  prefetch_hits += other.prefetch_hits;
+  prefetch_late += other.prefetch_late;
+  copied += other.copied;
+  wasted += other.wasted;
+  busy_ns += other.busy_ns;
+  layer_ns += other.layer_ns;
+  stall_ns += other.stall_ns;
+}
+
+void DynamicStride::OnLayer(const StrideMeasurement& m) {
+  window_.Add(m);
+  if (window_.events <
+      static_cast<uint64_t>(options_.window_steps) * static_cast<uint64_t>(options_.moe_layers)) {
+    return;
+  }
+  OnWindow(window_);
+  window_ = {};
+}
+
+void DynamicStride::OnWindow(const StrideWindow& window) {
+  events_ += window.events;
+  if (window.timed_events == 0 || window.layer_ns == 0 || window.distinct == 0) return;
   const bool first = !measured_;
   measured_ = true;
-  expected_ = Smooth(expected_, sums_.expected / sums_.events, first);
-  cached_share_ = Smooth(cached_share_, sums_.cached / sums_.distinct, first);
-  layer_ns_ =
-      Smooth(layer_ns_, std::max(sums_.layer_ns - sums_.stall_ns, 1.0) / sums_.timed_events, first);
-  if (sums_.busy_ns > 0) rate_ = Smooth(rate_, sums_.copied / sums_.busy_ns, rate_ == 0);
+  const auto events = static_cast<double>(window.events);
+  const auto timed = static_cast<double>(window.timed_events);
+  const auto layer_ns = static_cast<double>(window.layer_ns);
+  const auto busy_ns = static_cast<double>(window.busy_ns);
+  expected_ = Smooth(expected_, static_cast<double>(window.expected) / events, first);
+  cached_share_ =
+      Smooth(cached_share_,
+             static_cast<double>(window.cached) / static_cast<double>(window.distinct), first);
+  layer_ns_ = Smooth(layer_ns_,
+                     std::max(layer_ns - static_cast<double>(window.stall_ns), 1.0) / timed, first);
+  if (busy_ns > 0) {
+    rate_ = Smooth(rate_, static_cast<double>(window.copied) / busy_ns, rate_ == 0);
+  }
   // All the time, the layers without a time of their own included.
-  const double elapsed_ns = sums_.layer_ns / sums_.timed_events * sums_.events;
-  busy_share_ = Smooth(busy_share_, std::min(sums_.busy_ns / elapsed_ns, 1.0), first);
+  const double elapsed_ns = layer_ns / timed * events;
+  busy_share_ = Smooth(busy_share_, std::min(busy_ns / elapsed_ns, 1.0), first);
   if (rate_ <= 0) return;  // nothing is copied: nothing to decide
   const double copy_layers = static_cast<double>(options_.expert_bytes) / (rate_ * layer_ns_);
   const double missing = expected_ * (1 - cached_share_);
@@ -72,7 +102,7 @@ void DynamicStride::EndWindow() {
   const double load = missing * copy_layers;
   link_bound_ = busy_share_ > kLinkFull || load > (link_bound_ ? kBoundUntil : kBoundFrom);
   Follow(copy_layers);
-  Count();
+  Count(window);
   int32_t wanted = static_cast<int32_t>(std::ceil(std::min(anchor_, 1e6))) + correction_;
   // More than one whole copy's lead only makes the copies wait for each other.
   if (anchor_bound_) wanted = std::min(wanted, 1 + anchor_copy_layers_);
@@ -84,9 +114,7 @@ void DynamicStride::EndWindow() {
 }
 
 void DynamicStride::Note() {
-  constexpr size_t kStepsKept = 16;
-  if (steps_.size() == kStepsKept) steps_.erase(steps_.begin());
-  steps_.push_back({events_, stride_, cause_});
+  AddStrideStep({events_, stride_, cause_}, &steps_);
 }
 
 void DynamicStride::Follow(double copy_layers) {
@@ -102,11 +130,13 @@ void DynamicStride::Follow(double copy_layers) {
   away_windows_ = wait_windows_ = overload_windows_ = correction_ = 0;
 }
 
-void DynamicStride::Count() {
-  const double prefetched = sums_.prefetch_hits + sums_.prefetch_late;
-  const bool waits =
-      prefetched > 0 && !link_bound_ && sums_.prefetch_late > options_.wait_share * prefetched;
-  const bool overloads = sums_.copied > 0 && sums_.wasted > options_.overload_share * sums_.copied;
+void DynamicStride::Count(const StrideWindow& window) {
+  const auto late = static_cast<double>(window.prefetch_late);
+  const double prefetched = static_cast<double>(window.prefetch_hits) + late;
+  const bool waits = prefetched > 0 && !link_bound_ && late > options_.wait_share * prefetched;
+  const auto copied = static_cast<double>(window.copied);
+  const bool overloads =
+      copied > 0 && static_cast<double>(window.wasted) > options_.overload_share * copied;
   wait_windows_ = waits && !overloads ? wait_windows_ + 1 : 0;
   overload_windows_ = overloads ? overload_windows_ + 1 : 0;
   if (wait_windows_ >= options_.windows_in_a_row && correction_ < kCorrectionMost) {

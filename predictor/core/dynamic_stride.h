@@ -23,6 +23,25 @@
 
 namespace expertflow {
 
+// Sums over (step, layer) events of steps that only decode, of one worker or of several.
+struct StrideWindow {
+  uint64_t events = 0;
+  uint64_t timed_events = 0;
+  uint64_t distinct = 0;
+  uint64_t expected = 0;  // distinct where nothing was predicted
+  uint64_t cached = 0;
+  uint64_t prefetch_hits = 0;
+  uint64_t prefetch_late = 0;
+  uint64_t copied = 0;
+  uint64_t wasted = 0;
+  uint64_t busy_ns = 0;
+  uint64_t layer_ns = 0;
+  uint64_t stall_ns = 0;
+
+  void Add(const StrideMeasurement& measurement);
+  void Add(const StrideWindow& other);
+};
+
 struct DynamicStrideOptions {
   uint64_t expert_bytes = 0;
   int32_t moe_layers = 0;
@@ -40,41 +59,28 @@ class DynamicStride final : public StrideController {
   explicit DynamicStride(const DynamicStrideOptions& options);
 
   int32_t stride() const override { return stride_; }
+  // A window is full after some passes over the layers.
   void OnLayer(const StrideMeasurement& measurement) override;
+  // A whole window at once, however long.
+  void OnWindow(const StrideWindow& window);
   bool link_bound() const override { return link_bound_; }
   uint64_t changes() const override { return changes_; }
   std::span<const StrideStep> steps() const override { return steps_; }
 
  private:
-  struct Sums {
-    double events = 0;
-    double timed_events = 0;
-    double distinct = 0;
-    double expected = 0;  // distinct where nothing was predicted
-    double cached = 0;
-    double prefetch_hits = 0;
-    double prefetch_late = 0;
-    double copied = 0;
-    double wasted = 0;
-    double busy_ns = 0;
-    double layer_ns = 0;
-    double stall_ns = 0;
-  };
-
-  void EndWindow();
   void Follow(double copy_layers);
-  void Count();
+  void Count(const StrideWindow& window);
   void Note();
 
   const DynamicStrideOptions options_;
   int32_t stride_;
   bool link_bound_ = false;
   uint64_t changes_ = 0;
-  uint64_t events_ = 0;
+  uint64_t events_ = 0;                      // of whole windows
   StrideCause cause_ = StrideCause::kStart;  // what moved the wanted stride last
   std::vector<StrideStep> steps_;
 
-  Sums sums_;
+  StrideWindow window_;
   bool measured_ = false;
   // What the formula was given.
   double expected_ = 0;      // Ne

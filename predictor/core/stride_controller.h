@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace expertflow {
 
@@ -35,6 +36,13 @@ struct StrideStep {
   int32_t stride = 0;
   StrideCause cause = StrideCause::kStart;
 };
+
+// The latest are kept.
+inline void AddStrideStep(const StrideStep& step, std::vector<StrideStep>* steps) {
+  constexpr size_t kStepsKept = 16;
+  if (steps->size() == kStepsKept) steps->erase(steps->begin());
+  steps->push_back(step);
+}
 
 class StrideController {
  public:

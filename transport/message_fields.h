@@ -69,6 +69,32 @@ template <wire::Is<AttachStore> T>
 auto Fields(T& m) {
   return std::tie(m.store);
 }
+template <wire::Is<PublishBoard> T>
+auto Fields(T& m) {
+  return std::tie(m.pid, m.descriptor, m.id);
+}
+template <wire::Is<RecallReport> T>
+auto Fields(T& m) {
+  return std::tie(m.settled, m.uses, m.hits, m.pre_gate_hits, m.expected);
+}
+template <wire::Is<PredictorSums> T>
+auto Fields(T& m) {
+  return std::tie(m.leaves, m.leaf_count, m.leaf_rest, m.tokens, m.token_count, m.token_experts,
+                  m.experts, m.uses, m.recall);
+}
+template <wire::Is<IncludedBatch> T>
+auto Fields(T& m) {
+  return std::tie(m.process, m.number);
+}
+template <wire::Is<PredictorVersion> T>
+auto Fields(T& m) {
+  return std::tie(m.version, m.sums, m.leaf_version, m.token_version, m.included,
+                  m.pre_gate_distances);
+}
+template <wire::Is<StridePublished> T>
+auto Fields(T& m) {
+  return std::tie(m.word);
+}
 template <wire::Is<LogitBias> T>
 auto Fields(T& m) {
   return std::tie(m.token, m.bias);
@@ -127,20 +153,31 @@ auto Fields(T& m) {
                         std::tuple(wire::Bounded(m.code, wire::kStatusCodeMax)),
                         std::tie(m.message));
 }
+template <wire::Is<PredictorLearnt> T>
+auto Fields(T& m) {
+  return std::tie(m.number, m.sums);
+}
+template <wire::Is<StrideReport> T>
+auto Fields(T& m) {
+  return std::tie(m.expert_bytes, m.stride_max, m.events, m.timed_events, m.distinct, m.expected,
+                  m.cached, m.prefetch_hits, m.prefetch_late, m.copied, m.wasted, m.busy_ns,
+                  m.layer_ns, m.stall_ns);
+}
 template <wire::Is<StrideMove> T>
 auto Fields(T& m) {
   return std::tie(m.event, m.stride, m.reason);
 }
 template <wire::Is<WorkerStats> T>
 auto Fields(T& m) {
-  return std::tie(
-      m.steps, m.prefill_tokens, m.decode_tokens, m.step_ns, m.stall_ns, m.hits, m.late_hits,
-      m.misses, m.bypasses, m.bytes_demand, m.bytes_prefetch, m.bytes_wasted, m.decision_digest,
-      m.prefetch_cancelled, m.link_busy_ns, m.link_bytes_per_second, m.link_emulated,
-      m.prefetch_enabled, m.stride, m.stride_changes, m.stride_moves, m.link_bound, m.forecast_on,
-      m.predictor_on, m.prefetch_predictions, m.prefetch_correct, m.prefetch_routed, m.sampled_uses,
-      m.sampled_misses, m.sampled_lru_misses, m.sampled_best_misses, m.reused_tokens, m.preemptions,
-      m.kv_blocks_used, m.kv_blocks_kept, m.kv_blocks_total, m.sequences, m.resident_bytes);
+  return std::tie(m.steps, m.prefill_tokens, m.decode_tokens, m.step_ns, m.stall_ns, m.hits,
+                  m.late_hits, m.misses, m.bypasses, m.bytes_demand, m.bytes_prefetch,
+                  m.bytes_wasted, m.decision_digest, m.prefetch_cancelled, m.link_busy_ns,
+                  m.link_bytes_per_second, m.link_emulated, m.prefetch_enabled, m.stride,
+                  m.stride_changes, m.stride_moves, m.link_bound, m.forecast_on, m.predictor_on,
+                  m.predictor_version, m.prefetch_predictions, m.prefetch_correct,
+                  m.prefetch_routed, m.sampled_uses, m.sampled_misses, m.sampled_lru_misses,
+                  m.sampled_best_misses, m.reused_tokens, m.preemptions, m.kv_blocks_used,
+                  m.kv_blocks_kept, m.kv_blocks_total, m.sequences, m.resident_bytes);
 }
 template <wire::Is<ExpertReport> T>
 auto Fields(T& m) {

@@ -15,7 +15,7 @@
 
 namespace expertflow {
 
-inline constexpr uint16_t kProtocolVersion = 4;
+inline constexpr uint16_t kProtocolVersion = 5;
 
 enum class ProcessRole : uint8_t { kCoordinator = 0, kStore = 1, kWorker = 2 };
 
@@ -61,6 +61,54 @@ struct PublishTables {
 
 struct AttachStore {
   StoreReady store;
+};
+
+// Where workers of the coordinator's host read what it publishes (board.h). Sent before
+// AttachStore; to the others go the messages themselves.
+struct PublishBoard {
+  int64_t pid = 0;
+  int32_t descriptor = -1;
+  uint64_t id = 0;  // that the board begins with
+};
+
+// Sums of what predictors saw come (predictor/core/learnt_statistics.h says of what).
+struct RecallReport {
+  uint64_t settled = 0;
+  uint64_t uses = 0;
+  uint64_t hits = 0;
+  uint64_t pre_gate_hits = 0;
+  uint64_t expected = 0;
+};
+struct PredictorSums {
+  std::vector<uint32_t> leaves;
+  std::vector<uint32_t> leaf_count;
+  std::vector<int64_t> leaf_rest;
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> token_count;
+  std::vector<uint32_t> token_experts;
+  std::vector<uint16_t> experts;
+  std::vector<uint16_t> uses;
+  std::vector<RecallReport> recall;
+};
+
+// What all workers have learnt, by rows: those that have changed since the version that the worker
+// has. On the board all rows, each with the version that it last changed in.
+struct IncludedBatch {
+  int32_t process = 0;
+  uint64_t number = 0;  // the latest PredictorLearnt of it that the version has
+};
+struct PredictorVersion {
+  uint64_t version = 0;
+  PredictorSums sums;
+  std::vector<uint64_t> leaf_version;
+  std::vector<uint64_t> token_version;
+  std::vector<IncludedBatch> included;
+  uint32_t pre_gate_distances = 0;  // bit d - 1: the pre-gate is used at distance d
+};
+
+// The lead of all workers' prefetch (predictor/core/published_stride.h).
+struct StridePublished {
+  uint64_t word = 0;
 };
 
 struct LogitBias {
@@ -173,6 +221,31 @@ struct SequenceFailed {
   std::string message;
 };
 
+// What the worker's predictor has learnt since its last such message.
+struct PredictorLearnt {
+  uint64_t number = 0;  // 1, 2, ...; one that comes twice counts once
+  PredictorSums sums;
+};
+
+// What decode steps measured since the last such message: the fields of StrideWindow
+// (predictor/core/dynamic_stride.h).
+struct StrideReport {
+  uint64_t expert_bytes = 0;  // of the model's largest
+  uint32_t stride_max = 0;
+  uint64_t events = 0;
+  uint64_t timed_events = 0;
+  uint64_t distinct = 0;
+  uint64_t expected = 0;
+  uint64_t cached = 0;
+  uint64_t prefetch_hits = 0;
+  uint64_t prefetch_late = 0;
+  uint64_t copied = 0;
+  uint64_t wasted = 0;
+  uint64_t busy_ns = 0;
+  uint64_t layer_ns = 0;
+  uint64_t stall_ns = 0;
+};
+
 // Why the prefetch's lead is what it is (predictor/core/dynamic_stride.h).
 enum class StrideReason : uint8_t {
   kStart = 0,      // before anything was measured
@@ -213,6 +286,7 @@ struct WorkerStats {
   bool link_bound = false;               // misses ask for more than the link carries
   bool forecast_on = false;              // a forecaster ranks what leaves the cache, now
   bool predictor_on = false;             // prefetch goes by a fitted predictor, now
+  uint64_t predictor_version = 0;        // of what all workers learnt; 0: none yet
   uint64_t prefetch_predictions = 0;     // experts predicted / of those, truly routed
   uint64_t prefetch_correct = 0;
   uint64_t reused_tokens = 0;    // tokens found in the KV cache instead of computed
@@ -342,6 +416,7 @@ using Message =
                  Heartbeat, FatalError, SubmitRequest, CancelRequest, StatusRequest, MetricsRequest,
                  ShutdownRequest, JobState, TextDelta, RequestDone, RequestCapture, StatusReply,
                  MetricsReply, TokenBytes, PublishTables, ExpertReport, ExpertsRequest,
-                 ExpertsReply>;
+                 ExpertsReply, PublishBoard, PredictorLearnt, PredictorVersion, StrideReport,
+                 StridePublished>;
 
 }  // namespace expertflow

@@ -15,12 +15,13 @@ constexpr uint32_t kMessageMagic = 0x4d464645;  // "EFFM" in memory order
 constexpr size_t kTypes = std::variant_size_v<Message>;
 
 constexpr std::array<std::string_view, kTypes> kNames = {
-    "ProcessInfo",    "LoadProgress",  "StoreReady",     "AttachStore",     "StartSequence",
-    "CancelSequence", "Shutdown",      "WorkerReady",    "StepReport",      "CapturedPosition",
-    "SequenceFailed", "WorkerStats",   "Heartbeat",      "FatalError",      "SubmitRequest",
-    "CancelRequest",  "StatusRequest", "MetricsRequest", "ShutdownRequest", "JobState",
-    "TextDelta",      "RequestDone",   "RequestCapture", "StatusReply",     "MetricsReply",
-    "TokenBytes",     "PublishTables", "ExpertReport",   "ExpertsRequest",  "ExpertsReply"};
+    "ProcessInfo",    "LoadProgress",    "StoreReady",       "AttachStore",     "StartSequence",
+    "CancelSequence", "Shutdown",        "WorkerReady",      "StepReport",      "CapturedPosition",
+    "SequenceFailed", "WorkerStats",     "Heartbeat",        "FatalError",      "SubmitRequest",
+    "CancelRequest",  "StatusRequest",   "MetricsRequest",   "ShutdownRequest", "JobState",
+    "TextDelta",      "RequestDone",     "RequestCapture",   "StatusReply",     "MetricsReply",
+    "TokenBytes",     "PublishTables",   "ExpertReport",     "ExpertsRequest",  "ExpertsReply",
+    "PublishBoard",   "PredictorLearnt", "PredictorVersion", "StrideReport",    "StridePublished"};
 
 template <size_t kType>
 Message Emplace() {

@@ -31,7 +31,7 @@ TEST(Wire, LayoutIsFixed) {
   TokenEvent token{SequenceId{0x0102}, 7, -1, FinishReason::kLength};
   const std::vector<uint8_t> bytes = EncodeMessage(StepReport{5, {token}});
   const std::vector<uint8_t> expected = {
-      'E',  'F',  'F',  'M',  4, 0, 8, 0, 33, 0, 0, 0,  // header: version 4, type 8, 33 bytes
+      'E',  'F',  'F',  'M',  5, 0, 8, 0, 33, 0, 0, 0,  // header: version 5, type 8, 33 bytes
       5,    0,    0,    0,    0, 0, 0, 0,               // step
       1,    0,    0,    0,                              // count of tokens
       2,    1,    0,    0,    0, 0, 0, 0,               // sequence
@@ -120,7 +120,7 @@ TEST(Wire, AnotherProtocolVersionIsNamed) {
   bytes[4] = 7;
   const auto decoded = DecodeMessage(bytes);
   EXPECT_EQ(decoded.status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_NE(decoded.status().message().find("peer speaks protocol 7, this is 4"),
+  EXPECT_NE(decoded.status().message().find("peer speaks protocol 7, this is 5"),
             std::string::npos);
 }
 

@@ -11,7 +11,6 @@
 #include "transport/wire.h"
 
 namespace expertflow {
-namespace {}  // namespace
 
 Coordinator::Coordinator(const CoordinatorOptions& options, const ServedModel& model,
                          CoordinatorPort& port, int64_t now_ns)
@@ -20,7 +19,8 @@ Coordinator::Coordinator(const CoordinatorOptions& options, const ServedModel& m
       port_(port),
       started_ns_(now_ns),
       last_tick_ns_(now_ns),
-      placement_({options.sequences_per_worker_max, options.queued_requests_max}) {}
+      placement_({options.sequences_per_worker_max, options.queued_requests_max}),
+      learnt_({}) {}
 
 std::string Coordinator::NameOf(const Process& process) const {
   return fmt::format("{} {} (pid {} on {})", RoleName(process.member.info.role),
@@ -102,6 +102,8 @@ void Coordinator::OnWorkerMessage(Process* process, const Message& message, int6
     OnCaptured(process, *captured, now_ns);
   } else if (const auto* failed = std::get_if<SequenceFailed>(&message)) {
     OnSequenceFailed(process, *failed, now_ns);
+  } else if (const auto* learnt = std::get_if<PredictorLearnt>(&message)) {
+    OnPredictorLearnt(process, *learnt, now_ns);
   } else {
     OnProcessGone(process->member.id, "it sent a message that is not a worker's", now_ns);
   }
@@ -157,6 +159,9 @@ void Coordinator::AttachWorkers() {
           SameHost(store.member.info, worker.member.info)) {
         worker.attached = true;
         for (const PublishTables& tables : model_.tables) port_.Send(id, tables);
+        const auto board = IsHere(worker) ? port_.Board() : std::nullopt;
+        worker.reads_board = board.has_value();
+        if (board) port_.Send(id, *board);
         port_.Send(id, AttachStore{store.store});
         break;
       }
@@ -191,6 +196,7 @@ void Coordinator::OnWorkerReady(Process* process, const WorkerReady& ready, int6
   process->ready = true;
   const uint64_t blocks = ready.prefix_cache ? ready.kv_tokens / kKvBlockTokens : 0;
   placement_.WorkerReady(WorkerId(process->member.id.value), blocks);
+  SendLearnt(process);
   UpdatePhase();
   Assign();
 }
@@ -297,6 +303,7 @@ JobSnapshot Coordinator::Snapshot(int64_t now_ns) const {
   snapshot.running = placement_.running();
   snapshot.placement_digest = placement_.digest();
   snapshot.counters = counters_;
+  snapshot.learning = SnapshotLearning(now_ns);
   snapshot.processes.push_back({.member = self_, .ready = true});
   for (const auto& [id, process] : processes_) {
     snapshot.processes.push_back({process.member, process.ready, process.busy,

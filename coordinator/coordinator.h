@@ -3,8 +3,9 @@
 // processes; tests: a recorder). One thread.
 //
 // The folder: policy/ (which worker runs what), session (one request), coordinator (processes and
-// phases), requests and liveness (the same class: clients and their requests; death and
-// replacement), replacements, job_snapshot (status and metrics), coordinator_process (the loop).
+// phases), requests, liveness and learning (the same class: clients and their requests; death and
+// replacement; what workers learn), replacements, job_snapshot (status and metrics),
+// coordinator_process (the loop).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include "coordinator/replacements.h"
 #include "coordinator/session.h"
 #include "model/tokenizer/tokenizer.h"
+#include "predictor/core/learnt_merge.h"
 #include "transport/messages.h"
 #include "transport/wireup.h"
 
@@ -43,6 +45,9 @@ class CoordinatorPort {
   virtual Result<int64_t> Spawn(ProcessRole role) = 0;
   // Ends a replacement that does not join; OnChildEnded() follows.
   virtual void KillChild(int64_t pid) = 0;
+  // Where workers of this host read what is published; none: they get messages as all others do.
+  virtual std::optional<PublishBoard> Board() = 0;
+  virtual void PostOnBoard(const Message& message) = 0;
 };
 
 // What the coordinator knows of the model.
@@ -103,6 +108,8 @@ class Coordinator {
     WorkerStats stats;
     ExpertReport experts;
     StoreReady store;
+    bool reads_board = false;     // a worker: what is published does not come in messages
+    uint64_t learnt_version = 0;  // a worker: that it was sent
   };
   struct Request {
     ClientId client;
@@ -154,6 +161,12 @@ class Coordinator {
   // Forgives the silence of a time in which this process itself did not run.
   void ExcuseOwnPause(int64_t now_ns);
 
+  // What workers learn, gathered and published: learning.cpp.
+  void OnPredictorLearnt(Process* process, const PredictorLearnt& learnt, int64_t now_ns);
+  void PublishLearnt(int64_t now_ns);
+  void SendLearnt(Process* process);
+  LearningSnapshot SnapshotLearning(int64_t now_ns) const;
+
   // Clients and their requests: requests.cpp.
   void OnStepReport(Process* process, const StepReport& report, int64_t now_ns);
   void OnToken(Process* process, const TokenEvent& event, int64_t now_ns);
@@ -193,6 +206,9 @@ class Coordinator {
   Status failure_;
   std::optional<Status> result_;
   JobCounters counters_;
+
+  LearntMerge learnt_;
+  int64_t learnt_published_ns_ = 0;
 };
 
 }  // namespace expertflow

@@ -17,6 +17,7 @@
 #include "coordinator/coordinator.h"
 #include "coordinator/model_tokenizer.h"
 #include "model/checkpoint/model_files.h"
+#include "transport/board.h"
 #include "transport/local_socket.h"
 #include "transport/rendezvous.h"
 #include "transport/wire.h"
@@ -29,6 +30,7 @@ constexpr int64_t kStopNs = 1'500'000'000;
 constexpr int64_t kSignalStopNs = 600'000'000;  // mpirun kills within a second of its SIGTERM
 constexpr size_t kClientsMax = 256;
 constexpr size_t kEventsMax = 100;  // that status shows
+constexpr size_t kBoardBytesMax = size_t{32} << 20;
 constexpr const char* kGenerationName = "generation_config.json";
 constexpr size_t kConfigBytesMax = size_t{1} << 20;
 
@@ -79,6 +81,8 @@ class CoordinatorProcess final : public CoordinatorPort {
   bool SendToClient(ClientId client, const Message& message) override;
   Result<int64_t> Spawn(ProcessRole role) override;
   void KillChild(int64_t pid) override;
+  std::optional<PublishBoard> Board() override;
+  void PostOnBoard(const Message& message) override;
 
  private:
   struct Client {
@@ -117,12 +121,14 @@ class CoordinatorProcess final : public CoordinatorPort {
   std::unique_ptr<RendezvousServer> rendezvous_;
   std::vector<Member> members_;
   std::optional<LocalServer> server_;
+  std::optional<BoardWriter> board_;  // none: it could not be made
   std::list<Client> clients_;
   int32_t last_client_ = 0;
   std::map<ProcessId, UniqueFd> deaths_;  // pidfds of members on this host
   std::list<ChildProcess> children_;
   std::vector<std::pair<ProcessId, std::string>> failed_sends_;
   bool interrupted_ = false;
+  bool board_failed_ = false;  // it was said
 };
 
 Status CoordinatorProcess::Init(const std::vector<Member>& members) {
@@ -140,6 +146,11 @@ Status CoordinatorProcess::Init(const std::vector<Member>& members) {
   rendezvous_->SetMembers(members_);
   options_.join_address = rendezvous_->address();
   ASSIGN_OR_RETURN(server_, LocalServer::Listen(options_.control_socket));
+  if (auto board = BoardWriter::Create(kBoardBytesMax); board.ok()) {
+    board_ = std::move(board).value();
+  } else {
+    LogWarning("{}; workers of this host get messages instead", board.status().message());
+  }
   coordinator_ = std::make_unique<Coordinator>(options_, model_, *this, NowNs());
   for (const Member& member : members) {
     if (member.info.role == ProcessRole::kCoordinator) {
@@ -217,6 +228,19 @@ Result<int64_t> CoordinatorProcess::Spawn(ProcessRole role) {
 void CoordinatorProcess::KillChild(int64_t pid) {
   for (ChildProcess& child : children_) {
     if (child.pid() == pid) child.Kill(SIGKILL);
+  }
+}
+
+std::optional<PublishBoard> CoordinatorProcess::Board() {
+  if (!board_) return std::nullopt;
+  const BoardPlace place = board_->place();
+  return PublishBoard{place.pid, place.descriptor, place.id};
+}
+
+void CoordinatorProcess::PostOnBoard(const Message& message) {
+  const Status written = board_->Write(EncodeMessage(message));
+  if (!written.ok() && !std::exchange(board_failed_, true)) {
+    LogWarning("{}; workers of this host go on with what they have", written.message());
   }
 }
 

@@ -25,6 +25,7 @@ struct CoordinatorOptions {
   std::string model;
   std::string tokenizer;              // file; empty: <model>/tokenizer.json
   std::vector<PublishTables> tables;  // that workers get
+  bool shares_learning = true;        // what predictors of workers learn, among all of them
   std::string join_address;           // "host:port" of the rendezvous; empty: loopback, a free port
   std::string join_secret;            // empty: a random one is made
   int32_t workers_expected = 1;

@@ -62,6 +62,8 @@ constexpr WorkerFigure kWorkerFigures[] = {
     FIGURE(link_bound, "1 while misses ask for more than the link carries", false),
     FIGURE(forecast_on, "1 while a forecaster ranks what leaves the cache", false),
     FIGURE(predictor_on, "1 while prefetch goes by a fitted predictor", false),
+    FIGURE(predictor_version, "Version of what all workers learnt that is in use, 0 for none",
+           false),
     FIGURE(prefetch_predictions, "Experts predicted for the next layer", true),
     FIGURE(prefetch_correct, "Predicted experts that were routed", true),
     FIGURE(prefetch_routed, "Experts routed in layers that were predicted", true),
@@ -107,6 +109,24 @@ Json StatsJson(const WorkerStats& stats) {
   json["link_bound"] = stats.link_bound;
   json["forecast_on"] = stats.forecast_on;
   json["predictor_on"] = stats.predictor_on;
+  return json;
+}
+
+Json LearningJson(const LearningSnapshot& learning) {
+  Json json = {{"version", learning.version},
+               {"age_ms", learning.age_ns / 1'000'000},
+               {"batches", learning.batches},
+               {"tokens", learning.tokens},
+               {"tokens_left_out", learning.tokens_left_out},
+               {"leaves", learning.leaves},
+               {"recall", Json::array()}};
+  for (const LearningSnapshot::Recall& recall : learning.recall) {
+    json["recall"].push_back({{"distance", recall.distance},
+                              {"recall", recall.recall},
+                              {"pre_gate_recall", recall.pre_gate_recall},
+                              {"overconfidence", recall.overconfidence},
+                              {"falls_back", recall.falls_back}});
+  }
   return json;
 }
 
@@ -226,6 +246,7 @@ std::string StatusJson(const JobSnapshot& snapshot) {
                {"workers", Json::array()}};
   json["latency"] = {{"ttft_ms", PercentilesJson(counters.ttft.recent)},
                      {"tpot_ms", PercentilesJson(counters.tpot.recent)}};
+  json["learning"] = LearningJson(snapshot.learning);
   json["events"] = Json::array();
   for (const KeptLogLine& line : snapshot.events) {
     json["events"].push_back({{"time_ms", line.time_ms},
@@ -299,6 +320,15 @@ std::string MetricsText(const JobSnapshot& snapshot) {
   text.Histogram("ttft_seconds", "Submission to first token", counters.ttft.all);
   text.Histogram("tpot_seconds", "Mean time per token after the first, by request",
                  counters.tpot.all);
+  const LearningSnapshot& learning = snapshot.learning;
+  text.Single("predictor_version", "Version of what workers have learnt, as published", "gauge",
+              learning.version);
+  text.Single("predictor_age_ms", "Time since that version was published, ms", "gauge",
+              static_cast<uint64_t>(learning.age_ns) / 1'000'000);
+  text.Single("predictor_batches_total", "What workers have sent, added up", "counter",
+              learning.batches);
+  text.Single("predictor_tokens", "Token ids that workers have learnt about", "gauge",
+              learning.tokens);
   for (const WorkerFigure& figure : kWorkerFigures) {
     const std::string name =
         fmt::format("worker_{}{}", figure.name, figure.counter ? "_total" : "");

@@ -70,6 +70,24 @@ struct JobCounters {
   Latencies tpot;
 };
 
+// What workers have learnt, as published (predictor/core/learnt_merge.h).
+struct LearningSnapshot {
+  struct Recall {
+    int32_t distance = 0;  // layers ahead
+    double recall = 0;     // of late, all workers
+    double pre_gate_recall = 0;
+    double overconfidence = 0;  // promised and not kept
+    bool falls_back = false;
+  };
+  uint64_t version = 0;
+  int64_t age_ns = 0;    // since it was published
+  uint64_t batches = 0;  // of workers, added up
+  uint64_t tokens = 0;   // ids with a row
+  uint64_t leaves = 0;
+  uint64_t tokens_left_out = 0;
+  std::vector<Recall> recall;
+};
+
 struct ProcessSnapshot {
   Member member;
   bool ready = false;
@@ -90,6 +108,7 @@ struct JobSnapshot {
   size_t running = 0;
   uint64_t placement_digest = 0;
   JobCounters counters;
+  LearningSnapshot learning;
   std::vector<ProcessSnapshot> processes;
   std::vector<KeptLogLine> events;  // of the coordinator's log
 };

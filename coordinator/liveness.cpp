@@ -36,6 +36,7 @@ void Coordinator::OnProcessGone(ProcessId id, const std::string& why, int64_t no
     LogWarning("{}; the workers keep their mapping", what);
   } else {
     ++counters_.workers_lost;
+    learnt_.Forget(WorkerId(id.value));
     const auto orphans = placement_.WorkerGone(WorkerId(id.value));
     counters_.requeues += orphans.size();
     LogWarning("{}; {} of its sequences are queued again", what, orphans.size());
@@ -149,6 +150,7 @@ void Coordinator::OnTick(int64_t now_ns) {
   if (result_) return;
   ExcuseOwnPause(now_ns);
   BeatOtherHosts(now_ns);
+  PublishLearnt(now_ns);
   if (starting() && now_ns - started_ns_ > options_.start_timeout_ns) {
     Fail(DeadlineExceeded(fmt::format(
              "after {} s {} of {} workers and {} of {} stores are ready (--start-timeout)",

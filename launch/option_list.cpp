@@ -508,6 +508,14 @@ constexpr OptionSpec kOptions[] = {
      "expert predictor that prefetch goes by, made by train; auto: the model's predictor.efp where "
      "there is one, else the pre-gate",
      {}},
+    {"learning",
+     Type::kChoice,
+     kSetup,
+     "job|worker|off",
+     "job",
+     "what the expert predictor learns while it is used: job: from all workers, each has what the "
+     "others learnt; worker: each for itself",
+     {}},
     {"policy-time",
      Type::kNumber,
      kSetup,

@@ -22,6 +22,7 @@ std::string TraceFileOf(const std::string& file, ProcessId self) {
 Status Work(const Options& options, const RoleContext& context) {
   ASSIGN_OR_RETURN(WorkerOptions worker, WorkerOptionsFrom(options));
   worker.job = options.Text("job");
+  worker.self = context.self;
   // A joiner may not see the others yet.
   if (options.Given("join"))
     worker.workers_on_host = static_cast<int32_t>(options.Integer("workers"));

@@ -19,6 +19,8 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
   }
   worker.cache_by_recency = options.Text("cache-ranking") == "recency";
   worker.prefetch = options.Switch("prefetch");
+  worker.learns = options.Text("learning") != "off";
+  worker.shares_learning = options.Text("learning") == "job";
   worker.stride = StrideOf(options);
   worker.policy_time_most = options.Number("policy-time") / 100;
   worker.kv_memory_bytes = options.Bytes("kv-memory");

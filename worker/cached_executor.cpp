@@ -89,8 +89,8 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
     : device_(device),
       source_(source),
       options_(options),
-      predictions_(device, source, options.predictor, options.top_k, options.sequences_max,
-                   options.policy_time_most),
+      predictions_(device, source, options.predictor, options.predictor_learns, options.top_k,
+                   options.sequences_max, options.policy_time_most),
       observer_(observer),
       slot_bytes_(ExpertSlotBytes(source)),
       rows_(source),
@@ -530,6 +530,7 @@ ExecutorStats CachedExecutor::stats() const {
   stats.sampled = policy_.best_cache();
   stats.forecast_on = forecasts_;
   stats.predictor_on = predictions_.learned();
+  stats.predictor_version = predictions_.learnt_version();
   stats.link_bound = policy_.stride().link_bound();
   stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && policy_.prefetches();
   return stats;

@@ -44,6 +44,7 @@ struct CachedExecutorOptions {
   CacheRanking ranking = CacheRanking::kGuarded;
   std::shared_ptr<const NextUseModel> forecaster;  // ranks victims; null: the cache's own estimate
   std::shared_ptr<const HybridModel> predictor;    // what to prefetch; null: the pre-gate
+  bool predictor_learns = true;                    // from what comes
   // Each of the two is given up when it takes more than this share of the layers' time.
   double policy_time_most = 0.05;
   PrefetchPlannerOptions prefetch;
@@ -78,6 +79,12 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   Status RunExperts(const MoeLayerCall& call) override;
   ExecutorStats stats() const override;
   ExpertReport experts() const override;
+  std::shared_ptr<const LearntBatch> TakeLearnt(size_t bytes_most) override {
+    return predictions_.TakeLearnt(bytes_most);
+  }
+  void AdoptLearnt(const LearntVersion& version, uint64_t included) override {
+    predictions_.AdoptLearnt(version, included);
+  }
   // Invariants of all policies; for tests.
   Status CheckInvariants() const;
 

@@ -253,6 +253,7 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.ranking = options_.cache_ranking;
     cache.forecaster = options_.forecaster;
     cache.predictor = options_.predictor;
+    cache.predictor_learns = options_.predictor_learns;
     cache.policy_time_most = options_.policy_time_most;
     cache.chunk_bytes = options_.transfer_chunk_bytes;
     ASSIGN_OR_RETURN(executor_, CachedExecutor::Create(device_, *blocks_, cache, timeline));
@@ -518,6 +519,7 @@ WorkerStats Engine::stats() const {
   stats.link_bound = experts.link_bound;
   stats.forecast_on = experts.forecast_on;
   stats.predictor_on = experts.predictor_on;
+  stats.predictor_version = experts.predictor_version;
   stats.prefetch_predictions = experts.prefetch_predictions;
   stats.prefetch_correct = experts.prefetch_correct;
   stats.prefetch_routed = experts.prefetch_routed;

@@ -44,6 +44,7 @@ struct EngineOptions {
   CacheRanking cache_ranking = CacheRanking::kGuarded;
   std::shared_ptr<const NextUseModel> forecaster;  // null: none
   std::shared_ptr<const HybridModel> predictor;    // null: the pre-gate
+  bool predictor_learns = true;                    // from what comes
   double policy_time_most = 0.05;                  // of a layer's time, for each of the two
   uint64_t transfer_chunk_bytes = 1 << 20;
 };
@@ -77,6 +78,14 @@ class Engine {
   bool idle() const { return sequences_.empty(); }
   // One step. Failures of sequences are part of the output; an error is the engine's own and final.
   Status Step(StepOutput* output);
+
+  // Between two steps; see ExpertExecutor.
+  std::shared_ptr<const LearntBatch> TakeLearnt(size_t bytes_most) {
+    return executor_->TakeLearnt(bytes_most);
+  }
+  void AdoptLearnt(const LearntVersion& version, uint64_t included) {
+    executor_->AdoptLearnt(version, included);
+  }
 
   WorkerStats stats() const;                                     // any thread
   ExpertReport experts() const { return executor_->experts(); }  // any thread

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/log.h"
+#include "predictor/learnt_messages.h"
 
 namespace expertflow {
 namespace {
@@ -35,12 +36,24 @@ EngineThread::~EngineThread() {
   thread_.join();
 }
 
-void EngineThread::SetTokens(TokenBytes tokens) {
+void EngineThread::Enqueue(Command command) {
   {
     const std::lock_guard lock(mutex_);
-    commands_.emplace_back(std::move(tokens));
+    commands_.push_back(std::move(command));
   }
   work_.notify_one();
+}
+
+void EngineThread::SetTokens(TokenBytes tokens) {
+  Enqueue(std::move(tokens));
+}
+
+void EngineThread::AskForLearnt(size_t bytes_most) {
+  Enqueue(TakeLearnt{bytes_most});
+}
+
+void EngineThread::AdoptLearnt(std::shared_ptr<const LearntVersion> version, uint64_t included) {
+  Enqueue(Adopt{std::move(version), included});
 }
 
 void EngineThread::Start(StartSequence start) {
@@ -53,11 +66,7 @@ void EngineThread::Start(StartSequence start) {
 }
 
 void EngineThread::Cancel(SequenceId sequence) {
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.emplace_back(CancelSequence{sequence});
-  }
-  work_.notify_one();
+  Enqueue(CancelSequence{sequence});
 }
 
 void EngineThread::TakeMessages(std::vector<Message>* messages) {
@@ -93,6 +102,11 @@ void EngineThread::Apply(Command command, std::vector<Message>* out) {
     if (!status.ok()) {
       out->emplace_back(FatalError{static_cast<uint8_t>(status.code()), status.message()});
     }
+  } else if (const auto* take = std::get_if<TakeLearnt>(&command)) {
+    const auto batch = engine_->TakeLearnt(take->bytes_most);
+    if (batch != nullptr) out->emplace_back(ToMessage(*batch));
+  } else if (const auto* adopt = std::get_if<Adopt>(&command)) {
+    engine_->AdoptLearnt(*adopt->version, adopt->included);
   } else {
     engine_->Cancel(std::get<CancelSequence>(command).sequence);
   }

@@ -33,6 +33,9 @@ class EngineThread {
   void SetTokens(TokenBytes tokens);
   void Start(StartSequence start);
   void Cancel(SequenceId sequence);
+  // What predictions have learnt comes as a message, where there is something.
+  void AskForLearnt(size_t bytes_most);
+  void AdoptLearnt(std::shared_ptr<const LearntVersion> version, uint64_t included);
   // Appends what is there; never blocks.
   void TakeMessages(std::vector<Message>* messages);
 
@@ -43,8 +46,16 @@ class EngineThread {
   ExpertReport experts() const { return engine_->experts(); }
 
  private:
-  using Command = std::variant<StartSequence, CancelSequence, TokenBytes>;
+  struct TakeLearnt {
+    size_t bytes_most = 0;
+  };
+  struct Adopt {
+    std::shared_ptr<const LearntVersion> version;
+    uint64_t included = 0;
+  };
+  using Command = std::variant<StartSequence, CancelSequence, TokenBytes, TakeLearnt, Adopt>;
 
+  void Enqueue(Command command);
   void Run();
   void Apply(Command command, std::vector<Message>* out);
   void Publish(std::vector<Message>* out);

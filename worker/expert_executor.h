@@ -7,11 +7,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "common/status.h"
 #include "device/device.h"
 #include "model/arch/moe_executor.h"
+#include "predictor/core/learnt_statistics.h"
 #include "predictor/core/stride_controller.h"
 #include "worker/executor_observer.h"
 #include "worker/expert_block_source.h"
@@ -52,6 +54,7 @@ struct ExecutorStats {
   bool link_bound = false;
   bool forecast_on = false;   // victims are ranked by a forecaster, now
   bool predictor_on = false;  // prefetch goes by a fitted predictor, now
+  uint64_t predictor_version = 0;
 };
 
 class ExpertExecutor : public MoeExecutor {
@@ -60,6 +63,11 @@ class ExpertExecutor : public MoeExecutor {
   virtual ExecutorStats stats() const = 0;
   // What each expert was used for, and where it is.
   virtual ExpertReport experts() const = 0;
+
+  // What predictions learn, for all workers (predictor/core/learnt_statistics.h); those that make
+  // none have nothing. The engine's thread, between two steps.
+  virtual std::shared_ptr<const LearntBatch> TakeLearnt(size_t /*bytes_most*/) { return nullptr; }
+  virtual void AdoptLearnt(const LearntVersion& /*version*/, uint64_t /*included*/) {}
 };
 
 class InPlaceExecutor final : public ExpertExecutor {

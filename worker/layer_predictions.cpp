@@ -12,8 +12,8 @@
 namespace expertflow {
 
 LayerPredictions::LayerPredictions(Device& device, const ExpertBlockSource& source,
-                                   const std::shared_ptr<const HybridModel>& model, int32_t top_k,
-                                   int32_t sequences_max, double cost_most)
+                                   const std::shared_ptr<const HybridModel>& model, bool learns,
+                                   int32_t top_k, int32_t sequences_max, double cost_most)
     : device_(device), top_k_(top_k), cost_(cost_most) {
   for (int32_t l = 0; l < source.layers(); ++l) {
     experts_.push_back(source.experts(LayerId(l)));
@@ -22,8 +22,8 @@ LayerPredictions::LayerPredictions(Device& device, const ExpertBlockSource& sour
   }
   if (model == nullptr) return;
   CHECK(ModelFits(*model, source, top_k));
-  live_ =
-      std::make_unique<LivePredictor>(model, static_cast<size_t>(std::max(1, sequences_max)), true);
+  live_ = std::make_unique<LivePredictor>(model, static_cast<size_t>(std::max(1, sequences_max)),
+                                          learns);
   learned_ = true;
 }
 
@@ -100,6 +100,16 @@ void LayerPredictions::EndLayer(int64_t layer_ns) {
       "--policy-time allows ({:.0f} %); going on with the pre-gate",
       cost_.share() * 100, FormatDurationNs(cost_.cost_mean_ns()),
       FormatDurationNs(cost_.layer_mean_ns()), cost_.most() * 100);
+}
+
+std::shared_ptr<const LearntBatch> LayerPredictions::TakeLearnt(size_t bytes_most) {
+  return learned() ? live_->TakeBatch(bytes_most) : nullptr;
+}
+
+void LayerPredictions::AdoptLearnt(const LearntVersion& version, uint64_t included) {
+  if (!learned()) return;
+  live_->Adopt(version, included);
+  learnt_version_.store(live_->version(), std::memory_order_relaxed);
 }
 
 }  // namespace expertflow

@@ -1,7 +1,7 @@
 // What the layers ahead will use, for the rows of one MoE layer call: from a predictor that was
 // fitted to the model while it is worth its time, else from the pre-gate.
 //
-// Belongs to the engine's thread; learned() may be asked from any.
+// Belongs to the engine's thread; learned() and learnt_version() may be asked from any.
 #pragma once
 
 #include <atomic>
@@ -26,10 +26,10 @@ class LayerPredictions {
     std::span<const uint32_t> probability_ppm;  // [experts] of being used by any decode row
   };
 
-  // `model` null: the pre-gate alone. REQUIRES: device and source outlive it; a model is one of
-  // these layers (ModelFits())
+  // `model` null: the pre-gate alone; it learns from what comes if asked to. REQUIRES: device and
+  // source outlive it; a model is one of these layers (ModelFits())
   LayerPredictions(Device& device, const ExpertBlockSource& source,
-                   const std::shared_ptr<const HybridModel>& model, int32_t top_k,
+                   const std::shared_ptr<const HybridModel>& model, bool learns, int32_t top_k,
                    int32_t sequences_max, double cost_most);
 
   static bool ModelFits(const HybridModel& model, const ExpertBlockSource& source, int32_t top_k);
@@ -46,6 +46,11 @@ class LayerPredictions {
   // The layer's time, to judge the predictor by; 0: not known.
   void EndLayer(int64_t layer_ns);
 
+  // Between layers: see LivePredictor. Nothing while the predictor is not in use.
+  std::shared_ptr<const LearntBatch> TakeLearnt(size_t bytes_most);
+  void AdoptLearnt(const LearntVersion& version, uint64_t included);
+  uint64_t learnt_version() const { return learnt_version_.load(std::memory_order_relaxed); }
+
  private:
   Device& device_;
   std::vector<int32_t> experts_;      // by layer
@@ -54,6 +59,7 @@ class LayerPredictions {
   const int32_t top_k_;
   std::unique_ptr<LivePredictor> live_;  // null: none
   std::atomic<bool> learned_{false};
+  std::atomic<uint64_t> learnt_version_{0};
   CostMeter cost_;
   int64_t event_ns_ = 0;
 

@@ -16,7 +16,9 @@
 #include "model/arch/architecture.h"
 #include "predictor/fitted_to.h"
 #include "predictor/hybrid_file.h"
+#include "predictor/learnt_messages.h"
 #include "predictor/next_use_file.h"
+#include "transport/board.h"
 #include "transport/coordinator_link.h"
 #include "transport/wire.h"
 #include "worker/engine_thread.h"
@@ -34,6 +36,9 @@ Result<StoreDescriptor> DescriptorFrom(const StoreReady& ready) {
   ASSIGN_OR_RETURN(descriptor.fingerprint, Fingerprint::Parse(ready.fingerprint));
   return descriptor;
 }
+
+// Rows of token ids in one batch of what was learnt: some tenths of a millisecond to gather.
+constexpr size_t kLearntBytesMost = size_t{256} << 10;
 
 // Everything between one message and the next: owned by the transport's thread.
 class WorkerProcess {
@@ -66,6 +71,9 @@ class WorkerProcess {
   // Sends what the engine has produced; keeps what does not fit for later.
   void SendPending();
   void SendHeartbeat();
+  // What the coordinator has published, if it is new.
+  void ReadBoard();
+  Status Adopt(PredictorVersion version);
   WorkerStats Stats() const;
   void Flush();
 
@@ -85,6 +93,7 @@ class WorkerProcess {
   std::vector<Message> pending_;
   std::map<TablesKind, PublishTables> tables_;  // as published
   std::map<TablesKind, std::string> in_use_;    // names
+  std::optional<BoardReader> board_;            // none: by messages
   uint64_t beats_ = 0;
   uint64_t reported_steps_ = UINT64_MAX;  // when the use of experts was last sent
 };
@@ -224,6 +233,7 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
                    TakeTables<NextUseModel>(TablesKind::kForecaster, DecodeNextUse, "forecaster"));
   ASSIGN_OR_RETURN(engine_options.predictor,
                    TakeTables<HybridModel>(TablesKind::kPredictor, DecodeHybrid, "predictor"));
+  engine_options.predictor_learns = options_.learns;
   engine_options.policy_time_most = options_.policy_time_most;
   engine_options.transfer_chunk_bytes = options_.transfer_chunk_bytes;
   ASSIGN_OR_RETURN(auto engine, Engine::Create(engine_options, *device_, *architecture_, *store_,
@@ -258,6 +268,13 @@ Result<bool> WorkerProcess::Handle(const Message& message) {
     RETURN_IF_ERROR(Attach(attach->store));
   } else if (const auto* tables = std::get_if<PublishTables>(&message)) {
     tables_[tables->kind] = *tables;
+  } else if (const auto* place = std::get_if<PublishBoard>(&message)) {
+    auto board = BoardReader::Open({place->pid, place->descriptor, place->id});
+    if (board.ok()) {
+      board_ = std::move(board).value();
+    } else {
+      LogWarning("{}; going on without what other workers learn", board.status().message());
+    }
   } else if (std::holds_alternative<Shutdown>(message)) {
     return true;
   } else if (engine_ == nullptr) {
@@ -269,6 +286,8 @@ Result<bool> WorkerProcess::Handle(const Message& message) {
     engine_->SetTokens(*tokens);
   } else if (const auto* cancel = std::get_if<CancelSequence>(&message)) {
     engine_->Cancel(cancel->sequence);
+  } else if (const auto* version = std::get_if<PredictorVersion>(&message)) {
+    RETURN_IF_ERROR(Adopt(*version));
   } else {
     return InvalidArgument(
         fmt::format("a worker does not expect {} from the coordinator", MessageName(message)));
@@ -316,6 +335,32 @@ void WorkerProcess::SendHeartbeat() {
   Send(Stats());
   const uint64_t steps = engine_->steps();
   if (std::exchange(reported_steps_, steps) != steps) Send(engine_->experts());
+  // What is left when the batch before comes back is for the next time, steps or not.
+  if (options_.learns && options_.shares_learning) engine_->AskForLearnt(kLearntBytesMost);
+  ReadBoard();
+}
+
+void WorkerProcess::ReadBoard() {
+  if (!board_ || engine_ == nullptr) return;
+  const auto bytes = board_->Read();
+  if (!bytes) return;
+  auto message = DecodeMessage(*bytes);
+  const Status status =
+      !message.ok() ? message.status()
+      : std::holds_alternative<PredictorVersion>(*message)
+          ? Adopt(std::get<PredictorVersion>(std::move(*message)))
+          : InvalidArgument(fmt::format("a message {} on it", MessageName(*message)));
+  if (!status.ok()) LogWarning("the coordinator's board: {}", status.message());
+}
+
+Status WorkerProcess::Adopt(PredictorVersion published) {
+  uint64_t included = 0;
+  for (const IncludedBatch& batch : published.included) {
+    if (batch.process == options_.self.value) included = batch.number;
+  }
+  ASSIGN_OR_RETURN(LearntVersion version, LearntVersionFrom(std::move(published)));
+  engine_->AdoptLearnt(std::make_shared<const LearntVersion>(std::move(version)), included);
+  return OkStatus();
 }
 
 WorkerStats WorkerProcess::Stats() const {

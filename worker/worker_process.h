@@ -20,6 +20,7 @@ namespace expertflow {
 
 struct WorkerOptions {
   std::string job;
+  ProcessId self{-1};  // within the job
   std::string device = "cpu";
   std::string kernels = "auto";     // "scalar", "avx2", "avx512", "amx"
   int32_t threads = 0;              // compute threads; 0: this worker's share of the host's cores
@@ -31,6 +32,8 @@ struct WorkerOptions {
   bool cache_by_recency = false;  // plain LRU, else the expected next use
   bool prefetch = true;
   double policy_time_most = 0.05;  // of a layer's time, for forecaster and predictor each
+  bool learns = true;              // predictors, from what comes
+  bool shares_learning = true;     // and from what comes to the other workers
   int32_t stride = 0;  // layers of lead of the prefetch; 0: as measured, up to kStrideMost
   uint64_t kv_memory_bytes = 0;  // 0: see memory_plan.h
   DType kv_dtype = DType::kF32;

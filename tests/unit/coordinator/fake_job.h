@@ -68,6 +68,8 @@ class FakeJob final : public CoordinatorPort {
     return int64_t{900} + static_cast<int64_t>(spawned.size());
   }
   void KillChild(int64_t pid) override { killed_children.push_back(pid); }
+  std::optional<PublishBoard> Board() override { return PublishBoard{100, 9, 77}; }
+  void PostOnBoard(const Message& message) override { board.push_back(message); }
 
   // --- events ---
   void Create() {
@@ -220,6 +222,7 @@ class FakeJob final : public CoordinatorPort {
   std::vector<ProcessId> killed;
   std::vector<ProcessRole> spawned;
   std::vector<int64_t> killed_children;
+  std::vector<Message> board;  // what was posted
   Status spawn_status;
 
  private:

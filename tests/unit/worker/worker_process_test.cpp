@@ -320,6 +320,27 @@ TEST_F(WorkerProcessTest, TooLittleMemoryIsNamed) {
   ExpectFatal(StatusCode::kInvalidArgument, "--expert-memory");
 }
 
+TEST_F(WorkerProcessTest, WithoutABoardOrAPredictorItGoesOn) {
+  const SmallModel model;
+  StartWorker();
+  Send(PublishBoard{1, 1 << 20, 5});
+  Send(Attach(model));
+  ASSERT_TRUE(WaitUntil([&] { return !All<WorkerReady>().empty(); }));
+  PredictorVersion version;
+  version.version = 3;
+  version.sums.leaves = {1};
+  version.sums.leaf_count = {1};
+  version.sums.leaf_rest = {5};
+  version.leaf_version = {3};
+  Send(version);
+  Send(Request(1, {5}, 3));
+  ASSERT_TRUE(WaitUntil([&] { return Finished(1); }));
+  EXPECT_EQ(All<WorkerStats>().back().predictor_version, 0u);
+  version.leaf_version = {};
+  Send(version);
+  ExpectFatal(StatusCode::kInvalidArgument, "versions of other rows");
+}
+
 TEST_F(WorkerProcessTest, AnUnknownDeviceIsNamed) {
   const SmallModel model;
   options_.device = "abacus";

@@ -25,6 +25,11 @@ std::string_view DTypeName(DType dtype) {
     case DType::kUInt4: return "UINT4";
     case DType::kMxfp4: return "MXFP4";
     case DType::kFp8: return "F8_E4M3";
+    case DType::kQ4_1: return "Q4_1";
+    case DType::kQ5_1: return "Q5_1";
+    case DType::kQ4K: return "Q4_K";
+    case DType::kQ5K: return "Q5_K";
+    case DType::kQ6K: return "Q6_K";
   }
   return "?";
 }

@@ -47,8 +47,8 @@ Result<ExpertGeometry> PlaceExpert(int64_t hidden, int64_t intermediate, const E
   const auto elements = static_cast<uint64_t>(hidden) * static_cast<uint64_t>(intermediate);
   for (const auto& [dtype, cols] : {std::pair(types.gate, hidden), std::pair(types.up, hidden),
                                     std::pair(types.down, intermediate)}) {
-    const auto group = static_cast<int64_t>(kQuantisedGroup);
-    if (IsQuantised(dtype) && cols % group != 0) {
+    const auto group = static_cast<int64_t>(GroupElements(dtype));
+    if (cols % group != 0) {
       return InvalidArgument(fmt::format("{}: groups of {} do not divide the sizes {} and {}",
                                          DTypeName(dtype), group, hidden, intermediate));
     }

@@ -15,7 +15,7 @@ bool IsDType(uint32_t value) {
 }
 
 bool IsMatrixDType(uint32_t value) {
-  return value <= static_cast<uint32_t>(DType::kFp8);
+  return value <= static_cast<uint32_t>(DType::kQ6K);
 }
 
 bool Fits(uint64_t offset, uint64_t bytes, uint64_t total_bytes) {
@@ -124,9 +124,8 @@ class Parser {
         }
         tensor.shape.push_back(entry.shape[d]);
       }
-      const bool whole_groups = !IsQuantised(tensor.dtype) ||
-                                tensor.shape.back() % static_cast<int64_t>(kQuantisedGroup) == 0;
-      if (!whole_groups) {
+      if (entry.rank > 0 &&
+          tensor.shape.back() % static_cast<int64_t>(GroupElements(tensor.dtype)) != 0) {
         return Bad(fmt::format("tensor '{}': rows of {} are no whole groups ({})", tensor.name,
                                tensor.shape.back(), DTypeName(tensor.dtype)));
       }

@@ -98,10 +98,10 @@ StorePiece MakePiece(const TensorSpec& spec, const ModelTensors& tensors, uint64
 }
 
 Status CheckGroups(const TensorSpec& spec, DType dtype) {
-  if (spec.shape.back() % static_cast<int64_t>(kQuantisedGroup) == 0) return OkStatus();
+  if (spec.shape.back() % static_cast<int64_t>(GroupElements(dtype)) == 0) return OkStatus();
   return InvalidArgument(
       fmt::format("tensor '{}' of shape {}: {}: groups of {} do not divide its rows", spec.name,
-                  FormatShape(spec.shape), DTypeName(dtype), kQuantisedGroup));
+                  FormatShape(spec.shape), DTypeName(dtype), GroupElements(dtype)));
 }
 
 // A slice that reaches beyond its tensor, or into rows that are decoded as a whole, is a mistake of
@@ -167,8 +167,8 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
   uint64_t name_offset = 0;
   for (const TensorSpec& spec : plan.dense) {
     DType dtype = tensors.Get(spec.source()).dtype;
-    if (settings.dense && spec.quantisable) {
-      dtype = *settings.dense;
+    if (spec.quantisable) {
+      dtype = settings.dense.value_or(tensors.Get(spec.source()).kept_type());
       RETURN_IF_ERROR(CheckGroups(spec, dtype));
     }
     const StorePiece piece = MakePiece(spec, tensors, 0, dtype);

@@ -50,7 +50,7 @@ struct StoreSettings {
   // Of each expert, in the plan's order, in place of `experts`; empty: none has a type of its own.
   std::vector<DType> each_expert;
   // Of the other matrices that the model computes with in any type (TensorSpec::quantisable).
-  // Without it they are floats.
+  // Without it each is as in the checkpoint, as above.
   std::optional<DType> dense;
   // Places in the plan's list of experts, each once, in the order in which the blocks lie in the
   // store; empty: the plan's order.

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/check.h"
 #include "common/process.h"
 #include "common/units.h"
 #include "expert_store/pack_file.h"
@@ -284,6 +285,10 @@ class Filler {
   static Status MakeRows(const StorePiece& piece, Reader* reader, std::span<uint8_t> bytes,
                          QuantisationError* error, bool* quantised) {
     const TensorDecoder* decoder = piece.source->decoder.get();
+    if (IsGgufBlocks(piece.dtype)) {
+      CHECK(decoder != nullptr && piece.source->kept_type() == piece.dtype);
+      return decoder->blocks()->ReadBlocks(*reader, RowsOf(piece), bytes);
+    }
     const CodeDecoder* codes = decoder != nullptr ? decoder->codes() : nullptr;
     if (codes != nullptr && CommonQuantisedType(codes->kept_as(), piece.dtype) == piece.dtype) {
       std::vector<int8_t> integers(piece.rows * piece.cols);

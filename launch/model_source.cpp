@@ -80,6 +80,17 @@ Status ReadCheckpoint(ModelSource* model) {
   return OkStatus();
 }
 
+// Of a tensor that is no expert's, where the checkpoint's method is for all linear layers.
+DType DenseType(const TensorSpec& tensor, const Quantisation& quantisation, DType unquantised) {
+  const bool end = tensor.name == "model.embed_tokens.weight" || tensor.name == "lm_head.weight";
+  const bool experts_only = quantisation.method == Quantisation::Method::kMxfp4;
+  if (!tensor.quantisable || end || experts_only) return unquantised;
+  const DType quantised = StoredExpertType(quantisation, unquantised);
+  const bool whole_groups =
+      tensor.shape.back() % static_cast<int64_t>(GroupElements(quantised)) == 0;
+  return whole_groups ? quantised : StoredFloatType(quantisation, unquantised);
+}
+
 // Sizes as a store of these shapes would have them.
 Status SizesWithoutWeights(ModelSource* model) {
   ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Parse(model->config_json, "config.json"));
@@ -90,10 +101,10 @@ Status SizesWithoutWeights(ModelSource* model) {
                                                  : DType::kBF16;
   const WeightPlan& plan = model->architecture->weights();
   const DType floats = StoredFloatType(plan.quantisation, unquantised);
-  const uint64_t element = DTypeBytes(floats);
   for (const TensorSpec& tensor : plan.dense) {
-    ASSIGN_OR_RETURN(const uint64_t bytes, TensorBytes(tensor.shape, element));
-    model->sizes.dense_bytes += AlignUp(bytes, kTensorAlignment);
+    ASSIGN_OR_RETURN(const uint64_t most, TensorBytes(tensor.shape, sizeof(float)));
+    const DType dtype = DenseType(tensor, plan.quantisation, unquantised);
+    model->sizes.dense_bytes += AlignUp(MatrixBytes(dtype, most / sizeof(float)), kTensorAlignment);
   }
   if (!plan.experts.empty()) {
     const std::vector<int64_t>& gate = plan.experts.front().gate.shape;

@@ -299,7 +299,14 @@ void Register() {
             std::pair("ours_int4", &OneProduct<OurProduct<DType::kInt4>>),
             std::pair("ours_uint4", &OneProduct<OurProduct<DType::kUInt4>>),
             std::pair("ours_mxfp4", &OneProduct<OurProduct<DType::kMxfp4>>),
-            std::pair("ours_fp8", &OneProduct<OurProduct<DType::kFp8>>)}) {
+            std::pair("ours_fp8", &OneProduct<OurProduct<DType::kFp8>>),
+            std::pair("ours_q4_1", &OneProduct<OurProduct<DType::kQ4_1>>),
+            std::pair("ours_q5_1", &OneProduct<OurProduct<DType::kQ5_1>>),
+            std::pair("ours_q4_k", &OneProduct<OurProduct<DType::kQ4K>>),
+            std::pair("ours_q5_k", &OneProduct<OurProduct<DType::kQ5K>>),
+            std::pair("ours_q6_k", &OneProduct<OurProduct<DType::kQ6K>>)}) {
+        const bool whole_blocks = shape.cols % 256 == 0;
+        if (std::string_view(arm).ends_with("_k") && !whole_blocks) continue;
         benchmark::RegisterBenchmark((arm + name).c_str(), run, shape, m)
             ->MeasureProcessCPUTime()
             ->UseRealTime();

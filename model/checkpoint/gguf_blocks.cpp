@@ -12,6 +12,8 @@
 namespace expertflow {
 namespace {
 
+constexpr size_t kQ6KScale = 208;  // where a block has it
+
 float HalfAt(const uint8_t* bytes) {
   uint16_t bits = 0;
   std::memcpy(&bits, bytes, sizeof(bits));
@@ -103,7 +105,7 @@ void DecodeQ5K(const uint8_t* block, float* out) {
 // Sixteen sub-blocks of 16 with 8-bit scales; four bits of each element, then two, in halves of
 // 128.
 void DecodeQ6K(const uint8_t* block, float* out) {
-  const float d = HalfAt(block + 208);
+  const float d = HalfAt(block + kQ6KScale);
   const uint8_t* scales = block + 192;
   for (int half = 0; half < 2; ++half) {
     const uint8_t *low = block + 64 * half, *high = block + 128 + 32 * half;
@@ -143,8 +145,26 @@ std::optional<DType> KeptGgufType(ElementType type) {
     case ElementType::kGgufQ5_0:
     case ElementType::kGgufQ8_0: return DType::kInt8;
     case ElementType::kGgufMxfp4: return DType::kMxfp4;
+    case ElementType::kGgufQ4_1: return DType::kQ4_1;
+    case ElementType::kGgufQ5_1: return DType::kQ5_1;
+    case ElementType::kGgufQ4K: return DType::kQ4K;
+    case ElementType::kGgufQ5K: return DType::kQ5K;
+    case ElementType::kGgufQ6K: return DType::kQ6K;
     default: return std::nullopt;
   }
+}
+
+std::vector<float> GgufBlockScales(ElementType type, std::span<const uint8_t> blocks) {
+  std::vector<float> scales;
+  for (size_t at = 0; at < blocks.size(); at += ElementTypeBytes(type)) {
+    if (type == ElementType::kGgufQ6K) {
+      scales.push_back(HalfAt(blocks.data() + at + kQ6KScale));
+    } else {
+      scales.push_back(HalfAt(blocks.data() + at));
+      scales.push_back(HalfAt(blocks.data() + at + sizeof(uint16_t)));
+    }
+  }
+  return scales;
 }
 
 void DecodeGgufCodes(ElementType type, std::span<const uint8_t> bytes, const GroupedCodes& out) {

@@ -8,7 +8,7 @@
 namespace expertflow {
 namespace {
 
-class GgufRowsDecoder final : public TensorDecoder, public CodeDecoder {
+class GgufRowsDecoder final : public TensorDecoder, public CodeDecoder, public BlockDecoder {
  public:
   GgufRowsDecoder(const TensorInfo& tensor, const GgufRows& rows, uint64_t cols)
       : tensor_(tensor),
@@ -24,7 +24,8 @@ class GgufRowsDecoder final : public TensorDecoder, public CodeDecoder {
     return CheckFinite(tensor_, out);
   }
 
-  const CodeDecoder* codes() const override { return KeptGgufType(tensor_.type) ? this : nullptr; }
+  const CodeDecoder* codes() const override { return IsKept(false) ? this : nullptr; }
+  const BlockDecoder* blocks() const override { return IsKept(true) ? this : nullptr; }
   DType kept_as() const override { return *KeptGgufType(tensor_.type); }
   Status DecodeCodes(TensorReader& reader, const RowRange& rows,
                      const GroupedCodes& out) const override {
@@ -37,8 +38,23 @@ class GgufRowsDecoder final : public TensorDecoder, public CodeDecoder {
         }));
     return CheckProducts(tensor_, out.scales, tensor_.type == ElementType::kGgufMxfp4 ? 6 : 256);
   }
+  Status ReadBlocks(TensorReader& reader, const RowRange& rows,
+                    std::span<uint8_t> out) const override {
+    RETURN_IF_ERROR(
+        ForRows(reader, rows, [&](uint64_t first, uint64_t, std::span<const uint8_t> bytes) {
+          std::copy(bytes.begin(), bytes.end(),
+                    out.begin() + static_cast<ptrdiff_t>(first * row_bytes_));
+        }));
+    const std::vector<float> scales = GgufBlockScales(tensor_.type, out);
+    return CheckFinite(tensor_, scales);
+  }
 
  private:
+  bool IsKept(bool as_blocks) const {
+    const auto kept = KeptGgufType(tensor_.type);
+    return kept && IsGgufBlocks(*kept) == as_blocks;
+  }
+
   // Calls fn(first row, rows, their bytes) for rows that lie together.
   template <typename Fn>
   Status ForRows(TensorReader& reader, const RowRange& rows, const Fn& fn) const {

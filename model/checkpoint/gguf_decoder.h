@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "model/checkpoint/tensor_decoder.h"
 
@@ -24,7 +25,10 @@ void DecodeGgufBlocks(ElementType type, std::span<const uint8_t> bytes, std::spa
 
 // The quantised type that holds the blocks of `type` as they are.
 std::optional<DType> KeptGgufType(ElementType type);
-// Their codes and scales. REQUIRES: KeptGgufType(type)
+// The binary16 scales (and minima) of blocks that a store keeps as blocks: all of a block's values
+// are finite when they are. REQUIRES: IsGgufBlocks(*KeptGgufType(type))
+std::vector<float> GgufBlockScales(ElementType type, std::span<const uint8_t> blocks);
+// Codes and scales of the others. REQUIRES: KeptGgufType(type), no block type
 void DecodeGgufCodes(ElementType type, std::span<const uint8_t> bytes, const GroupedCodes& out);
 
 std::unique_ptr<TensorDecoder> MakeGgufDecoder(const TensorInfo& tensor, const GgufRows& rows,

@@ -25,8 +25,9 @@ struct ModelTensor {
 
   // The quantised type that holds a matrix as it is; `dtype` where there is none.
   DType kept_type() const {
-    const CodeDecoder* codes = decoder ? decoder->codes() : nullptr;
-    return codes != nullptr ? codes->kept_as() : dtype;
+    if (decoder && decoder->blocks() != nullptr) return decoder->blocks()->kept_as();
+    if (decoder && decoder->codes() != nullptr) return decoder->codes()->kept_as();
+    return dtype;
   }
 };
 

@@ -32,7 +32,7 @@ struct RowRange {
   uint64_t count = 0;
 };
 
-// Rows of a tensor in a quantised type of common/dtype.h.
+// Rows of a tensor in a quantised type of common/dtype.h that is no block type.
 struct GroupedCodes {
   // [rows, columns]: integers, their group's zero point taken off; of kMxfp4 and kFp8 the bits.
   std::span<int8_t> codes;
@@ -51,6 +51,16 @@ class CodeDecoder {
                              const GroupedCodes& out) const = 0;
 };
 
+// Of tensors whose bytes are blocks that a store has a type for.
+class BlockDecoder {
+ public:
+  virtual ~BlockDecoder() = default;
+  virtual DType kept_as() const = 0;
+  // out: rows.count rows of blocks. What is not finite is an error that names the tensor.
+  virtual Status ReadBlocks(TensorReader& reader, const RowRange& rows,
+                            std::span<uint8_t> out) const = 0;
+};
+
 class TensorDecoder {
  public:
   virtual ~TensorDecoder() = default;
@@ -60,6 +70,7 @@ class TensorDecoder {
   virtual bool reads_all() const { return false; }
   // Null: no quantised type holds the values as they are.
   virtual const CodeDecoder* codes() const { return nullptr; }
+  virtual const BlockDecoder* blocks() const { return nullptr; }
 };
 
 // F32, F16 or BF16 as float32.

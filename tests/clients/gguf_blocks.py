@@ -92,24 +92,63 @@ def write_model(numpy, gguf, path):
     return values
 
 
-def read_store(numpy, path):
-    """Dense tensors by name and experts by number, as float32 (docs/file-formats.md)."""
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+
+
+def matrix_values(numpy, gguf, store, offset, kind, rows, columns):
+    """A matrix of a store as float32, and the bytes that it takes (docs/file-formats.md)."""
+    count = rows * columns
+
+    def numbers(dtype, at, length):
+        return numpy.frombuffer(store, dtype, length, offset + at)
+
+    if kind == 0:
+        return numbers(numpy.float32, 0, count), 4 * count
+    kinds = gguf.GGMLQuantizationType
+    blocks = {8: kinds.Q4_1, 9: kinds.Q5_1, 10: kinds.Q4_K, 11: kinds.Q5_K, 12: kinds.Q6_K}
+    if kind in blocks:
+        elements, width = gguf.GGML_QUANT_SIZES[blocks[kind]]
+        size = count // elements * width
+        data = numbers(numpy.uint8, 0, size).reshape(rows, -1)
+        return gguf.quants.dequantize(data, blocks[kind]).reshape(-1), size
+    groups = count // 32
+    if kind == 3:
+        codes, after = numbers(numpy.int8, 0, count).astype(numpy.float32), count
+    else:  # of each 16 elements eight in the low halves of eight bytes, eight in the high ones
+        bytes_ = numbers(numpy.uint8, 0, count // 2).reshape(-1, 1, 8)
+        codes, after = numpy.concatenate([bytes_ & 15, bytes_ >> 4], 1).reshape(-1), count // 2
+    after = (after + 63) // 64 * 64
+    if kind == 6:
+        scales = numpy.exp2(numbers(numpy.uint8, after, groups).astype(numpy.float32) - 127)
+        codes, after = numpy.array(E2M1, numpy.float32)[codes], after + groups
+    else:
+        scales, after = numbers(numpy.float32, after, groups), after + 4 * groups
+        if kind == 4:
+            codes = codes.astype(numpy.float32) - 8
+    return (codes.reshape(-1, 32) * scales[:, None]).reshape(-1), after
+
+
+def read_store(numpy, gguf, path):
+    """Dense tensors by name and experts by number, as float32, and the types that are there."""
     store = path.read_bytes()
     extents = struct.unpack_from("<8Q", store, 48)
     names, dense, experts = extents[2], extents[4:6], extents[6:8]
-    kinds = {0: numpy.float32}
-    tensors = {}
+    tensors, types = {}, set()
     for at in range(dense[0], dense[0] + dense[1], 80):
-        offset, size, _, name, length, kind = struct.unpack_from("<QQQQII", store, at)
+        offset, _, _, name, length, kind, rank, _, *shape = struct.unpack_from("<QQQQIIII4q", store,
+                                                                              at)
         text = store[names + name:names + name + length].decode()
-        tensors[text] = numpy.frombuffer(store, kinds[kind], size // 4, offset)
+        rows, columns = (1, shape[0]) if rank == 1 else shape[:2]
+        tensors[text], _ = matrix_values(numpy, gguf, store, offset, kind, rows, columns)
+        types.add(kind)
     for at in range(experts[0], experts[0] + experts[1], 56):
-        offset, _, _, _, expert, hidden, wide, kind, _ = struct.unpack_from("<QQQiiqqII", store, at)
-        count = hidden * wide
-        for part in range(3):
-            tensors[(expert, part)] = numpy.frombuffer(store, kinds[kind], count,
-                                                       offset + part * count * 4)
-    return tensors
+        offset, _, _, _, expert, hidden, wide, *parts = struct.unpack_from("<QQQiiqq3B", store, at)
+        for part, kind in enumerate(parts):
+            shape = (hidden, wide) if part == 2 else (wide, hidden)
+            tensors[(expert, part)], size = matrix_values(numpy, gguf, store, offset, kind, *shape)
+            offset += (size + 63) // 64 * 64
+            types.add(kind)
+    return tensors, types
 
 
 NAMES = {"model.embed_tokens": "token_embd", "lm_head": "output", "model.norm": "output_norm",
@@ -129,7 +168,7 @@ def main():
     values = write_model(numpy, gguf, folder / "model.gguf")
     packed = folder / "packed"
     subprocess.run([program, "pack", folder / "model.gguf", "-o", packed, "--force"], check=True)
-    found = read_store(numpy, packed / "model.efstore")
+    found, types = read_store(numpy, gguf, packed / "model.efstore")
     compared = 0
     for name, tensor in found.items():
         if isinstance(name, tuple):
@@ -145,6 +184,8 @@ def main():
         compared += tensor.size
     if len(found) != 12 + 3 * EXPERTS:
         sys.exit(f"expected {12 + 3 * EXPERTS} tensors, found {len(found)}")
+    if types != {0, 3, 4, 6, 8, 9, 10, 11, 12}:  # every block is kept as it is
+        sys.exit(f"the store has the types {types}")
     print(f"{compared} values of {len(found)} tensors are equal (gguf package)")
 
 

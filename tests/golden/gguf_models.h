@@ -83,8 +83,9 @@ inline GgufPair QwenAsGguf(const std::string& source, const std::string& archite
   return to.pair();
 }
 
-inline GgufPair MixtralAsGguf(const std::string& source, const GgufForm& form) {
-  GgufConverter to(source, "llama", form);
+inline GgufPair MixtralAsGguf(const std::string& source, const GgufForm& form,
+                              const std::optional<GgufForm>& of_some = std::nullopt) {
+  GgufConverter to(source, "llama", form, of_some);
   MoveTop(&to, "llama");
   const int64_t head = to.Config("hidden_size") / to.Config("num_attention_heads");
   to.Int("attention.head_count_kv", to.Config("num_key_value_heads"));

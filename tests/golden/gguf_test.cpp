@@ -7,6 +7,7 @@
 
 #include <fstream>
 
+#include "expert_store/synth.h"
 #include "model/checkpoint/gguf_model.h"
 #include "model/checkpoint/model_files.h"
 #include "model/tokenizer/tokenizer.h"
@@ -109,6 +110,58 @@ TEST_F(GgufTest, QuantisedStoresKeepTheSteps) {
     EXPECT_EQ(DTypeNames(kept.store().expert_dtypes()), DTypeName(dtype));
     const GoldenModel wider(path, ConfigOf(path), {.experts = DType::kInt8});
     EXPECT_EQ(Run(kept, {}), Run(wider, {}));
+  }
+}
+
+// Blocks stay as they are, of experts and of everything else, each matrix in its own type.
+TEST_F(GgufTest, BlocksAreKeptAndComputedWith) {
+  auto config =
+      nlohmann::json::parse(*ReadFileToString(Golden("mixtral") + "/config.json", 1 << 20));
+  config["hidden_size"] = config["intermediate_size"] = 256;
+  const std::string source = folder_ + "/source";
+  const auto architecture = MakeArchitecture(*JsonConfig::Parse(config.dump(), "config.json"));
+  ASSERT_TRUE(architecture.ok()) << architecture.status().ToString();
+  ASSERT_TRUE(WriteSyntheticCheckpoint((*architecture)->weights(), config.dump(), source, {}).ok());
+  const std::pair<DType, DType> kinds[] = {
+      {DType::kQ4K, DType::kQ6K}, {DType::kQ5K, DType::kQ5K}, {DType::kQ4_1, DType::kQ5_1}};
+  for (const auto& [most, some] : kinds) {
+    SCOPED_TRACE(DTypeName(most));
+    const GgufPair pair = MixtralAsGguf(source, GgufRandomBlocks(most), GgufRandomBlocks(some));
+    const std::string path = Write(pair.gguf);
+    const GoldenModel kept(path, ConfigOf(path));
+    const ExpertBlock block = kept.store().Expert({LayerId(0), ExpertId(0)});
+    EXPECT_EQ(block.types, (ExpertTypes{most, most, some}));
+    EXPECT_EQ(kept.store().FindDense("model.embed_tokens.weight")->dtype, most);
+    EXPECT_EQ(kept.store().FindDense("lm_head.weight")->dtype, some);
+    EXPECT_EQ(kept.store().FindDense("model.layers.0.self_attn.q_proj.weight")->dtype, most);
+    ExpectSameModel(pair);
+    std::filesystem::remove_all(folder_ + "/plain");
+  }
+}
+
+// A scale that is not finite is named, whether blocks are kept or not.
+TEST_F(GgufTest, BlocksWithoutFiniteScalesAreRefused) {
+  auto config =
+      nlohmann::json::parse(*ReadFileToString(Golden("mixtral") + "/config.json", 1 << 20));
+  config["hidden_size"] = config["intermediate_size"] = 256;
+  const std::string source = folder_ + "/source";
+  const auto architecture = MakeArchitecture(*JsonConfig::Parse(config.dump(), "config.json"));
+  ASSERT_TRUE(WriteSyntheticCheckpoint((*architecture)->weights(), config.dump(), source, {}).ok());
+  for (const auto& [dtype, at] : {std::pair(DType::kQ4K, 2), std::pair(DType::kQ6K, 208)}) {
+    GgufPair pair = MixtralAsGguf(source, GgufRandomBlocks(dtype));
+    std::string& bytes = pair.gguf.tensors()["blk.1.ffn_up_exps.weight"].bytes;
+    bytes.replace(BlockBytes(dtype) * 5 + static_cast<size_t>(at), 2, std::string("\x00\x7c", 2));
+    const auto checkpoint = Checkpoint::Open(Write(pair.gguf));
+    ASSERT_TRUE(checkpoint.ok());
+    const auto read = LoadModelConfig(folder_ + "/model.gguf");
+    const auto model = MakeArchitecture(*read);
+    for (const StoreSettings& settings :
+         {StoreSettings{}, StoreSettings{.experts = DType::kInt8}}) {
+      const auto layout = StoreLayout::Make((*model)->weights(), *checkpoint, "{}", settings);
+      ASSERT_TRUE(layout.ok()) << layout.status().ToString();
+      EXPECT_THAT(PackStore(*layout, folder_ + "/x.efstore", {}).message(),
+                  AllOf(HasSubstr("'blk.1.ffn_up_exps.weight'"), HasSubstr("infinity")));
+    }
   }
 }
 

@@ -4,11 +4,14 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/golden/quantised_checkpoint.h"
+#include "tests/golden/quantised_values.h"
 
 namespace expertflow::testing {
 
@@ -177,6 +180,36 @@ inline GgufForm GgufPlain(uint32_t type) {  // 0 F32, 1 F16, 30 BF16
           }};
 }
 
+// Random blocks of a type that a store keeps, whatever the values were: `values` becomes what they
+// stand for, of the size of ordinary weights.
+inline GgufForm GgufRandomBlocks(DType dtype) {
+  const auto size = static_cast<int64_t>(GroupElements(dtype));
+  const uint32_t types[] = {3, 7, 12, 13, 14};
+  return {types[static_cast<int>(dtype) - static_cast<int>(DType::kQ4_1)], size,
+          [dtype, size, numbers = std::make_shared<TestNumbers>(11)](float* values,
+                                                                     std::string* bytes) {
+            std::string block(BlockBytes(dtype), '\0');
+            for (char& byte : block) byte = static_cast<char>(numbers->Below(256));
+            const auto put = [&](size_t at, double value) {
+              const uint16_t half =
+                  HalfFromFloat(static_cast<float>(value * (1 + numbers->Below(8) / 8.0)));
+              std::memcpy(block.data() + at, &half, sizeof(half));
+            };
+            switch (dtype) {
+              case DType::kQ4_1: put(0, 0.01), put(2, -0.08); break;
+              case DType::kQ5_1: put(0, 0.005), put(2, -0.08); break;
+              case DType::kQ6K: put(208, 2e-5); break;
+              case DType::kQ4K: put(0, 1e-4), put(2, 8e-4); break;
+              default: put(0, 5e-5), put(2, 8e-4);
+            }
+            for (int64_t i = 0; i < size; ++i) {
+              values[i] = QuantisedValue(reinterpret_cast<const uint8_t*>(block.data()), dtype,
+                                         static_cast<uint64_t>(size), static_cast<uint64_t>(i));
+            }
+            *bytes += block;
+          }};
+}
+
 // --- a checkpoint as GGUF ------------------------------------------------------------------------
 
 // A reference checkpoint written as GGUF, and the same values as a plain folder.
@@ -188,9 +221,11 @@ struct GgufPair {
 
 class GgufConverter {
  public:
-  // `form` is of matrices; what its blocks do not divide, and vectors and routers, are F32.
-  GgufConverter(const std::string& source, const std::string& architecture, GgufForm form)
-      : architecture_(architecture), form_(std::move(form)) {
+  // `form` is of matrices, `of_some` of values and the experts' last; what their blocks do not
+  // divide, and vectors and routers, are F32.
+  GgufConverter(const std::string& source, const std::string& architecture, GgufForm form,
+                std::optional<GgufForm> of_some = std::nullopt)
+      : architecture_(architecture), form_(std::move(form)), of_some_(of_some.value_or(form_)) {
     pair_.plain = ReadTestTensors(source);
     pair_.config = nlohmann::json::parse(*ReadFileToString(source + "/config.json", 1 << 20));
     pair_.gguf.Text("general.architecture", architecture);
@@ -250,10 +285,14 @@ class GgufConverter {
   }
   GgufWriter::Tensor Encode(std::vector<float>* values, const std::vector<int64_t>& shape,
                             const std::string& name) const {
-    const bool matrix = shape.size() >= 2 && shape.back() % form_.block == 0 &&
+    const bool some = name.find("w2") != std::string::npos ||
+                      name.find("v_proj") != std::string::npos ||
+                      name.find("lm_head") != std::string::npos;
+    const GgufForm& chosen = some ? of_some_ : form_;
+    const bool matrix = shape.size() >= 2 && shape.back() % chosen.block == 0 &&
                         name.find("gate.weight") == std::string::npos &&
                         name.find("router") == std::string::npos;
-    const GgufForm& form = matrix ? form_ : float_;
+    const GgufForm& form = matrix ? chosen : float_;
     GgufWriter::Tensor made{form.type, shape, ""};
     for (size_t at = 0; at < values->size(); at += static_cast<size_t>(form.block)) {
       form.encode(values->data() + at, &made.bytes);
@@ -264,6 +303,7 @@ class GgufConverter {
  private:
   const std::string architecture_;
   const GgufForm form_;
+  const GgufForm of_some_;
   const GgufForm float_ = GgufPlain(0);
   GgufPair pair_;
 };

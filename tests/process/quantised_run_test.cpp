@@ -73,6 +73,7 @@ TEST_F(QuantisedRunTest, GptqInWholeGroups) {
   for (const char* key : {"expert_dtype", "expert_block_bytes", "expert_bytes"}) {
     EXPECT_EQ(planned[key], found[key]) << key;
   }
+  EXPECT_NEAR(planned["dense_bytes"].get<double>() / found["dense_bytes"].get<double>(), 1, 0.02);
   EXPECT_EQ(found["expert_block_bytes"], 3 * (64 * 32 / 2 + 64 * 32 / 32 * 4));
 }
 

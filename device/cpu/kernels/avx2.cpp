@@ -2,6 +2,7 @@
 // each operation has to do.
 #include <immintrin.h>
 
+#include "device/cpu/kernels/block_codes.h"
 #include "device/cpu/kernels/make_table.h"
 
 namespace expertflow::cpu {
@@ -68,6 +69,25 @@ struct Avx2 {
     const __m256 factor = _mm256_set1_ps(from.factor());
     return {_mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), factor),
             _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)), factor)};
+  }
+  template <DType kDType>
+  static Vec Load(BlockPointer<Avx2, kDType> from) {
+    const BlockStep<Avx2> by = StepOf(from);
+    const __m128i codes = BlockCodes<Avx2>(from);
+    const __m256 step = _mm256_set1_ps(by.step), base = _mm256_set1_ps(by.base);
+    return {_mm256_fmsub_ps(Widen(codes), step, base),
+            _mm256_fmsub_ps(Widen(_mm_unpackhi_epi64(codes, codes)), step, base)};
+  }
+  // to[i] = bytes[i] * step - base for 16 signed bytes.
+  static void StoreStepped(__m128i bytes, BlockStep<Avx2> by, float* to) {
+    const __m256 step = _mm256_set1_ps(by.step), base = _mm256_set1_ps(by.base);
+    _mm256_storeu_ps(to, _mm256_fmsub_ps(Widen(bytes), step, base));
+    _mm256_storeu_ps(to + 8, _mm256_fmsub_ps(Widen(_mm_unpackhi_epi64(bytes, bytes)), step, base));
+  }
+  // All elements of a block that `from` begins.
+  template <DType kDType>
+  static void RaiseBlock(BlockPointer<Avx2, kDType> from, float* to) {
+    RaiseBlockOf(from, to);
   }
   static Vec LoadPartial(const float* from, int count) {
     return {_mm256_maskload_ps(from, Mask(count, 0)), _mm256_maskload_ps(from + 8, Mask(count, 8))};

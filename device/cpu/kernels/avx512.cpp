@@ -2,6 +2,7 @@
 // has to do.
 #include <immintrin.h>
 
+#include "device/cpu/kernels/block_codes.h"
 #include "device/cpu/kernels/make_table.h"
 
 namespace expertflow::cpu {
@@ -62,6 +63,22 @@ struct Avx512 {
     const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x80)), 8);
     const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(0x7f)), 7);
     return Scale(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), from.factor());
+  }
+  template <DType kDType>
+  static Vec Load(BlockPointer<Avx512, kDType> from) {
+    const BlockStep<Avx512> by = StepOf(from);
+    const __m512 codes = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(BlockCodes<Avx512>(from)));
+    return {_mm512_fmsub_ps(codes, _mm512_set1_ps(by.step), _mm512_set1_ps(by.base))};
+  }
+  // to[i] = bytes[i] * step - base for 16 signed bytes.
+  static void StoreStepped(__m128i bytes, BlockStep<Avx512> by, float* to) {
+    const __m512 codes = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+    _mm512_storeu_ps(to, _mm512_fmsub_ps(codes, _mm512_set1_ps(by.step), _mm512_set1_ps(by.base)));
+  }
+  // All elements of a block that `from` begins.
+  template <DType kDType>
+  static void RaiseBlock(BlockPointer<Avx512, kDType> from, float* to) {
+    RaiseBlockOf(from, to);
   }
   static Vec LoadPartial(const float* from, int count) {
     return {_mm512_maskz_loadu_ps(Mask(count), from)};

@@ -34,7 +34,27 @@ inline void DotTile(P weight, int64_t cols, const float* const* x, float (*sums)
     for (int r = 0; r < R; ++r) acc[i][r] = B::Zero();
   }
   int64_t k = 0;
-  if constexpr (!kHasTails<P>) {
+  if constexpr (kIsBlocks<P>) {
+    alignas(64) float raised[R][P::kElements];
+    for (; k < cols; k += P::kElements) {
+      for (int r = 0; r < R; ++r) {
+        const P block = weight + (r * cols + k);
+        // The same place in the next R rows: they are read next.
+        for (int64_t at = 0; at < P::kBytes; at += 64) {
+          __builtin_prefetch((weight + ((r + R) * cols + k)).block() + at);
+        }
+        B::RaiseBlock(block, raised[r]);
+      }
+      for (int64_t j = 0; j < P::kElements; j += kLanes) {
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          const V w = B::Load(raised[r] + j);
+#pragma GCC unroll 8
+          for (int i = 0; i < M; ++i) acc[i][r] = B::Fma(B::Load(x[i] + k + j), w, acc[i][r]);
+        }
+      }
+    }
+  } else if constexpr (!kHasTails<P>) {
     // Whole groups: a row's scale is found once for two vectors.
     for (; k < cols; k += kQuantisedGroup) {
 #pragma GCC unroll 8
@@ -150,9 +170,10 @@ inline void GemvTyped(const MatmulArgs& args, P matrix, int32_t row_begin, int32
 template <typename B>
 void RaiseRow(const MatmulArgs& args, int32_t row, float* to) {
   WithWeights<B>(args, [&](auto matrix) {
-    const auto from = matrix + static_cast<int64_t>(row) * args.cols;
+    auto from = matrix + static_cast<int64_t>(row) * args.cols;
+    RowLoader<B, decltype(from)> loader(from);
     ForLanes<B>(
-        args.cols, [&](int64_t i) { B::Store(to + i, B::Load(from + i)); },
+        args.cols, [&](int64_t i) { B::Store(to + i, loader.At(i)); },
         [&](int64_t i, int count) {
           B::StorePartial(to + i, LoadTail<B>(from + i, count), count);
         });
@@ -231,6 +252,7 @@ inline void PackPanel(P weight, int32_t cols, int32_t row_begin, int32_t row_end
     for (int j = 0; j < B::kTileCols; ++j) {
       const int32_t row = row_begin + t * B::kTileCols + j;
       const P from = weight + static_cast<int64_t>(row) * cols;
+      RowLoader<B, P> loader(from);
       float* to = panel;
       for (int32_t block = 0; block < padded; block += B::kBlockCols) {
         const int32_t block_cols = padded - block < B::kBlockCols ? padded - block : B::kBlockCols;
@@ -241,7 +263,7 @@ inline void PackPanel(P weight, int32_t cols, int32_t row_begin, int32_t row_end
           if (row < row_end) {
             const int32_t left = cols - block - k;
             if (left >= kLanes) {
-              v = B::Load(from + (block + k));
+              v = loader.At(block + k);
             } else if constexpr (kHasTails<P>) {
               v = B::LoadPartial(from + (block + k), left);
             }

@@ -85,6 +85,16 @@ struct Scalar {
       return ToFloat(shifted) * from.factor();
     });
   }
+  template <DType kDType>
+  static Vec Load(BlockPointer<Scalar, kDType> from) {
+    const BlockStep<Scalar> by = StepOf(from);
+    return Map([&](int i) { return by.step * static_cast<float>(Code(from + i)) - by.base; });
+  }
+  // All elements of a block that `from` begins.
+  template <DType kDType>
+  static void RaiseBlock(BlockPointer<Scalar, kDType> from, float* to) {
+    for (int i = 0; i < from.kElements; i += kLanes) Store(to + i, Load(from + i));
+  }
   template <typename T>
   static Vec LoadPartial(const T* from, int count) {
     return Map([&](int i) { return i < count ? ToFloat(from[i]) : 0.0f; });
@@ -154,6 +164,26 @@ struct Scalar {
   static Vec FromGroups(const float* first, int) { return Load(first); }
 
  private:
+  // The integer of the element.
+  template <DType kDType>
+  static int Code(BlockPointer<Scalar, kDType> from) {
+    const uint8_t* block = from.block();
+    const int i = from.in_block();
+    if constexpr (kDType == DType::kQ4_1) return Half(block[4 + i % 16], i / 16);
+    if constexpr (kDType == DType::kQ5_1) {
+      return Half(block[8 + i % 16], i / 16) | (block[4 + i / 8] >> (i % 8) & 1) << 4;
+    }
+    if constexpr (kDType == DType::kQ4K) return Half(block[16 + i / 64 * 32 + i % 32], i / 32 % 2);
+    if constexpr (kDType == DType::kQ5K) {
+      return Half(block[48 + i / 64 * 32 + i % 32], i / 32 % 2) |
+             (block[16 + i % 32] >> (i / 32) & 1) << 4;
+    }
+    // Q6_K: halves of 128
+    const int low = Half(block[i / 128 * 64 + i % 64], i / 64 % 2);
+    const int high = block[128 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
+    return (low | high << 4) - 32;
+  }
+  static int Half(int byte, int high) { return high != 0 ? byte >> 4 : byte & 15; }
   // Of 16 codes of 4 bits.
   static int Nibble(const uint8_t* codes, int i) {
     return i < 8 ? codes[i] & 15 : codes[i - 8] >> 4;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/half.h"
 #include "device/cpu/cpu_device.h"
 #include "tests/conformance/device_harness.h"
 #include "tests/golden/quantised_values.h"
@@ -263,11 +264,29 @@ TEST_P(CpuKernels, LargeProductsHaveTheReferencesBits) {
   }
 }
 
+constexpr DType kQuantisedTypes[] = {DType::kInt8, DType::kInt4, DType::kUInt4, DType::kMxfp4,
+                                     DType::kFp8,  DType::kQ4_1, DType::kQ5_1,  DType::kQ4K,
+                                     DType::kQ5K,  DType::kQ6K};
+
 // Random codes, scales and zero points, and the values that they stand for.
 struct QuantisedWeights {
   std::vector<uint8_t> stored;
   std::vector<float> values;
 };
+
+// Ordinary numbers, and some that are no normal binary16.
+void SetBlockScales(DType dtype, std::mt19937& random, std::vector<uint8_t>* blocks) {
+  for (size_t at = 0; at < blocks->size(); at += BlockBytes(dtype)) {
+    for (const size_t offset : {dtype == DType::kQ6K ? size_t{208} : size_t{0}, size_t{2}}) {
+      if (dtype == DType::kQ6K && offset == 2) continue;
+      const float size = std::ldexp(1.0f, static_cast<int>(random() % 14) - 18);
+      const float sign = random() % 3 == 0 ? -1.0f : 1.0f;
+      const uint16_t bits =
+          HalfFromFloat(sign * size * (1.0f + static_cast<float>(random() % 7) / 8));
+      std::memcpy(blocks->data() + at + offset, &bits, sizeof(bits));
+    }
+  }
+}
 
 QuantisedWeights RandomQuantised(DType dtype, size_t size, uint32_t seed) {
   std::mt19937 random(seed);
@@ -277,6 +296,13 @@ QuantisedWeights RandomQuantised(DType dtype, size_t size, uint32_t seed) {
   for (uint8_t& byte : weights.stored) {
     byte = static_cast<uint8_t>(random());
     if (dtype == DType::kFp8 && byte % 128 == 127) byte = 0x80;  // no NaN
+  }
+  if (IsGgufBlocks(dtype)) {
+    SetBlockScales(dtype, random, &weights.stored);
+    for (size_t i = 0; i < size; ++i) {
+      weights.values[i] = QuantisedValue(weights.stored.data(), dtype, size, i);
+    }
+    return weights;
   }
   uint8_t* scales = weights.stored.data() + ScalesOffset(dtype, size);
   for (size_t group = 0; group < size / kQuantisedGroup; ++group) {
@@ -331,10 +357,10 @@ TEST_P(CpuKernels, EveryCodeIsTheValueThatItStandsFor) {
 
 // Of few rows and many, of experts too: what the same matrix gives as float32 on the reference.
 TEST_P(CpuKernels, QuantisedMatricesHaveTheBitsOfTheirValues) {
-  constexpr int32_t kHidden = 96, kWide = 160;
-  constexpr size_t kSize = size_t{kHidden} * kWide;
-  for (const DType dtype :
-       {DType::kInt8, DType::kInt4, DType::kUInt4, DType::kMxfp4, DType::kFp8}) {
+  for (const DType dtype : kQuantisedTypes) {
+    const bool large = GroupElements(dtype) > 32;
+    const int32_t kHidden = large ? 256 : 96, kWide = large ? 256 : 160;
+    const size_t kSize = static_cast<size_t>(kHidden) * static_cast<size_t>(kWide);
     QuantisedWeights w[3];
     MlpWeights quantised, floats;
     for (uint32_t i = 0; i < 3; ++i) w[i] = RandomQuantised(dtype, kSize, i + 1);
@@ -345,6 +371,7 @@ TEST_P(CpuKernels, QuantisedMatricesHaveTheBitsOfTheirValues) {
     floats.up = {w[1].values.data(), DType::kF32, kWide, kHidden};
     floats.down = {w[2].values.data(), DType::kF32, kHidden, kWide};
     for (const int32_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 40, 100}) {
+      if (large && m == 100) continue;
       const auto x = RandomFloats(static_cast<size_t>(m * kHidden), 4);
       const auto mlp = [&](Ops& ops, const MlpWeights& weights) {
         std::vector<float> out(x.size());
@@ -352,7 +379,7 @@ TEST_P(CpuKernels, QuantisedMatricesHaveTheBitsOfTheirValues) {
         return Bits(out);
       };
       const auto linear = [&](Ops& ops, const WeightMatrix& weight) {
-        std::vector<float> out(static_cast<size_t>(m) * kWide);
+        std::vector<float> out(static_cast<size_t>(m * kWide));
         const LinearJob job{weight, {}, x.data(), out.data()};
         ops.Linear({&job, 1}, m);
         return Bits(out);
@@ -377,22 +404,22 @@ TEST_P(CpuKernels, QuantisedMatricesHaveTheBitsOfTheirValues) {
 
 // Rows of a table, rows of a larger matrix, and products with it transposed.
 TEST_P(CpuKernels, PartsOfQuantisedMatricesHaveTheBitsOfTheirValues) {
-  constexpr int32_t kRows = 40, kCols = 96;
-  for (const DType dtype :
-       {DType::kInt8, DType::kInt4, DType::kUInt4, DType::kMxfp4, DType::kFp8}) {
-    const QuantisedWeights w = RandomQuantised(dtype, size_t{kRows} * kCols, 9);
+  constexpr int32_t kRows = 40;
+  for (const DType dtype : kQuantisedTypes) {
+    const int32_t kCols = GroupElements(dtype) > 32 ? 512 : 96;
+    const QuantisedWeights w = RandomQuantised(dtype, static_cast<size_t>(kRows * kCols), 9);
     const WeightMatrix quantised{w.stored.data(), dtype, kRows, kCols};
     const WeightMatrix floats{w.values.data(), DType::kF32, kRows, kCols};
     Ops &ops = device_->ops(), &reference = reference_->ops();
     const auto embedded = [&](Ops& on, const WeightMatrix& table) {
       const std::vector<int32_t> ids = {0, 39, 7, 7, 22};
-      std::vector<float> out(ids.size() * kCols);
+      std::vector<float> out(ids.size() * static_cast<size_t>(kCols));
       on.Embed(table, ids, out.data());
       return out;  // not its bits: a zero may have lost its sign
     };
     ASSERT_EQ(embedded(ops, quantised), embedded(reference, floats)) << DTypeName(dtype);
     for (const int32_t m : {1, 3, 5, 20}) {
-      const auto x = RandomFloats(static_cast<size_t>(m) * kCols, 5);
+      const auto x = RandomFloats(static_cast<size_t>(m * kCols), 5);
       const auto part = [&](Ops& on, const WeightMatrix& of) {
         std::vector<float> out(static_cast<size_t>(m) * 11);
         const LinearJob job{of.Rows(5, 20).Rows(2, 11), {}, x.data(), out.data()};
@@ -401,7 +428,7 @@ TEST_P(CpuKernels, PartsOfQuantisedMatricesHaveTheBitsOfTheirValues) {
       };
       ASSERT_EQ(part(ops, quantised), part(reference, floats)) << DTypeName(dtype) << " m " << m;
       const auto transposed = [&](Ops& on, const WeightMatrix& of) {
-        std::vector<float> out(static_cast<size_t>(m) * kCols);
+        std::vector<float> out(static_cast<size_t>(m * kCols));
         const LinearJob job{of.Rows(3, 13), {}, x.data(), out.data()};
         on.LinearTransposed({&job, 1}, m);
         return Bits(out);
@@ -411,7 +438,7 @@ TEST_P(CpuKernels, PartsOfQuantisedMatricesHaveTheBitsOfTheirValues) {
     }
     // By hand: row 7 is what its values say, and part of the matrix begins with row 7.
     const std::vector<float> row(w.values.begin() + 7 * kCols, w.values.begin() + 8 * kCols);
-    std::vector<float> found(kCols);
+    std::vector<float> found(static_cast<size_t>(kCols));
     const std::vector<int32_t> id = {0};
     ops.Embed(quantised.Rows(7, 1), id, found.data());
     ASSERT_EQ(found, row);

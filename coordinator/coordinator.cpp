@@ -104,6 +104,8 @@ void Coordinator::OnWorkerMessage(Process* process, const Message& message, int6
     OnSequenceFailed(process, *failed, now_ns);
   } else if (const auto* learnt = std::get_if<PredictorLearnt>(&message)) {
     OnPredictorLearnt(process, *learnt, now_ns);
+  } else if (const auto* stride = std::get_if<StrideReport>(&message)) {
+    OnStrideReport(process, *stride, now_ns);
   } else {
     OnProcessGone(process->member.id, "it sent a message that is not a worker's", now_ns);
   }
@@ -197,6 +199,7 @@ void Coordinator::OnWorkerReady(Process* process, const WorkerReady& ready, int6
   const uint64_t blocks = ready.prefix_cache ? ready.kv_tokens / kKvBlockTokens : 0;
   placement_.WorkerReady(WorkerId(process->member.id.value), blocks);
   SendLearnt(process);
+  SendStride(*process);
   UpdatePhase();
   Assign();
 }
@@ -304,6 +307,7 @@ JobSnapshot Coordinator::Snapshot(int64_t now_ns) const {
   snapshot.placement_digest = placement_.digest();
   snapshot.counters = counters_;
   snapshot.learning = SnapshotLearning(now_ns);
+  snapshot.stride = SnapshotStride(now_ns);
   snapshot.processes.push_back({.member = self_, .ready = true});
   for (const auto& [id, process] : processes_) {
     snapshot.processes.push_back({process.member, process.ready, process.busy,

@@ -23,6 +23,7 @@
 #include "coordinator/replacements.h"
 #include "coordinator/session.h"
 #include "model/tokenizer/tokenizer.h"
+#include "predictor/core/global_stride.h"
 #include "predictor/core/learnt_merge.h"
 #include "transport/messages.h"
 #include "transport/wireup.h"
@@ -48,6 +49,7 @@ class CoordinatorPort {
   // Where workers of this host read what is published; none: they get messages as all others do.
   virtual std::optional<PublishBoard> Board() = 0;
   virtual void PostOnBoard(const Message& message) = 0;
+  virtual void SetBoardWord(uint64_t word) = 0;
 };
 
 // What the coordinator knows of the model.
@@ -161,11 +163,14 @@ class Coordinator {
   // Forgives the silence of a time in which this process itself did not run.
   void ExcuseOwnPause(int64_t now_ns);
 
-  // What workers learn, gathered and published: learning.cpp.
+  // What workers learn and measure, gathered and published: learning.cpp.
+  void OnStrideReport(Process* process, const StrideReport& report, int64_t now_ns);
+  void SendStride(const Process& process);
   void OnPredictorLearnt(Process* process, const PredictorLearnt& learnt, int64_t now_ns);
   void PublishLearnt(int64_t now_ns);
   void SendLearnt(Process* process);
   LearningSnapshot SnapshotLearning(int64_t now_ns) const;
+  StrideSnapshot SnapshotStride(int64_t now_ns) const;
 
   // Clients and their requests: requests.cpp.
   void OnStepReport(Process* process, const StepReport& report, int64_t now_ns);
@@ -209,6 +214,8 @@ class Coordinator {
 
   LearntMerge learnt_;
   int64_t learnt_published_ns_ = 0;
+  GlobalStride stride_;
+  int64_t stride_published_ns_ = 0;
 };
 
 }  // namespace expertflow

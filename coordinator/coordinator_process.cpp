@@ -83,6 +83,7 @@ class CoordinatorProcess final : public CoordinatorPort {
   void KillChild(int64_t pid) override;
   std::optional<PublishBoard> Board() override;
   void PostOnBoard(const Message& message) override;
+  void SetBoardWord(uint64_t word) override;
 
  private:
   struct Client {
@@ -242,6 +243,10 @@ void CoordinatorProcess::PostOnBoard(const Message& message) {
   if (!written.ok() && !std::exchange(board_failed_, true)) {
     LogWarning("{}; workers of this host go on with what they have", written.message());
   }
+}
+
+void CoordinatorProcess::SetBoardWord(uint64_t word) {
+  if (board_) board_->SetWord(word);
 }
 
 // --- loop --------------------------------------------------------------------------------------

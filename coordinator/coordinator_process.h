@@ -26,6 +26,7 @@ struct CoordinatorOptions {
   std::string tokenizer;              // file; empty: <model>/tokenizer.json
   std::vector<PublishTables> tables;  // that workers get
   bool shares_learning = true;        // what predictors of workers learn, among all of them
+  bool shares_stride = true;          // one lead of the prefetch for all workers
   std::string join_address;           // "host:port" of the rendezvous; empty: loopback, a free port
   std::string join_secret;            // empty: a random one is made
   int32_t workers_expected = 1;

@@ -95,14 +95,19 @@ const char* ReasonName(StrideReason reason) {
   return "?";
 }
 
+Json MovesJson(const std::vector<StrideMove>& moves) {
+  Json json = Json::array();
+  for (const StrideMove& move : moves) {
+    json.push_back(
+        {{"event", move.event}, {"stride", move.stride}, {"reason", ReasonName(move.reason)}});
+  }
+  return json;
+}
+
 Json StatsJson(const WorkerStats& stats) {
   Json json;
   for (const WorkerFigure& figure : kWorkerFigures) json[figure.name] = figure.value(stats);
-  json["stride_moves"] = Json::array();
-  for (const StrideMove& move : stats.stride_moves) {
-    json["stride_moves"].push_back(
-        {{"event", move.event}, {"stride", move.stride}, {"reason", ReasonName(move.reason)}});
-  }
+  json["stride_moves"] = MovesJson(stats.stride_moves);
   json["decision_digest"] = fmt::format("{:016x}", stats.decision_digest);
   json["link_emulated"] = stats.link_emulated;
   json["prefetch_enabled"] = stats.prefetch_enabled;
@@ -128,6 +133,16 @@ Json LearningJson(const LearningSnapshot& learning) {
                               {"falls_back", recall.falls_back}});
   }
   return json;
+}
+
+Json StrideJson(const StrideSnapshot& stride) {
+  return {{"stride", stride.stride},
+          {"reason", ReasonName(stride.reason)},
+          {"link_bound", stride.link_bound},
+          {"number", stride.number},
+          {"age_ms", stride.age_ns / 1'000'000},
+          {"rounds", stride.rounds},
+          {"moves", MovesJson(stride.moves)}};
 }
 
 Json ProcessJson(const ProcessSnapshot& process) {
@@ -247,6 +262,7 @@ std::string StatusJson(const JobSnapshot& snapshot) {
   json["latency"] = {{"ttft_ms", PercentilesJson(counters.ttft.recent)},
                      {"tpot_ms", PercentilesJson(counters.tpot.recent)}};
   json["learning"] = LearningJson(snapshot.learning);
+  json["stride"] = StrideJson(snapshot.stride);
   json["events"] = Json::array();
   for (const KeptLogLine& line : snapshot.events) {
     json["events"].push_back({{"time_ms", line.time_ms},
@@ -329,6 +345,12 @@ std::string MetricsText(const JobSnapshot& snapshot) {
               learning.batches);
   text.Single("predictor_tokens", "Token ids that workers have learnt about", "gauge",
               learning.tokens);
+  text.Single("stride", "Layers of lead of all workers' prefetch, as published, 0 for none",
+              "gauge", snapshot.stride.stride);
+  text.Single("stride_published_total", "How often the lead or its reason has changed", "counter",
+              snapshot.stride.number);
+  text.Single("stride_age_ms", "Time since it was published, ms", "gauge",
+              static_cast<uint64_t>(snapshot.stride.age_ns) / 1'000'000);
   for (const WorkerFigure& figure : kWorkerFigures) {
     const std::string name =
         fmt::format("worker_{}{}", figure.name, figure.counter ? "_total" : "");

@@ -88,6 +88,17 @@ struct LearningSnapshot {
   std::vector<Recall> recall;
 };
 
+// The lead of all workers' prefetch, as published (predictor/core/global_stride.h).
+struct StrideSnapshot {
+  uint32_t stride = 0;  // 0: nothing was measured yet, or each worker has its own
+  StrideReason reason = StrideReason::kStart;
+  bool link_bound = false;
+  uint32_t number = 0;            // of what was published
+  int64_t age_ns = 0;             // since it was
+  uint64_t rounds = 0;            // of reports
+  std::vector<StrideMove> moves;  // the latest, oldest first
+};
+
 struct ProcessSnapshot {
   Member member;
   bool ready = false;
@@ -109,6 +120,7 @@ struct JobSnapshot {
   uint64_t placement_digest = 0;
   JobCounters counters;
   LearningSnapshot learning;
+  StrideSnapshot stride;
   std::vector<ProcessSnapshot> processes;
   std::vector<KeptLogLine> events;  // of the coordinator's log
 };

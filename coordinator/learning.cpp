@@ -1,5 +1,6 @@
-// Coordinator: what predictors of workers learn is added up, counted in versions and published; no
-// worker waits for it.
+// Coordinator: what predictors of workers learn is added up, counted in versions and published, and
+// so is the lead of all workers' prefetch, from what they measure. No worker waits for either.
+#include <algorithm>
 #include <utility>
 
 #include "coordinator/coordinator.h"
@@ -45,6 +46,46 @@ void Coordinator::SendLearnt(Process* process) {
   PredictorVersion changed = ToMessage(learnt_.ChangedSince(known));
   changed.included.push_back({id.value, learnt_.Included(WorkerId(id.value))});
   port_.Send(id, changed);
+}
+
+void Coordinator::OnStrideReport(Process* process, const StrideReport& report, int64_t now_ns) {
+  if (!options_.shares_stride) return;
+  const StrideWindow window = {report.events,        report.timed_events, report.distinct,
+                               report.expected,      report.cached,       report.prefetch_hits,
+                               report.prefetch_late, report.copied,       report.wasted,
+                               report.busy_ns,       report.layer_ns,     report.stall_ns};
+  const auto stride_max = static_cast<int32_t>(std::min(report.stride_max, uint32_t{INT32_MAX}));
+  if (!stride_.OnReport(WorkerId(process->member.id.value), report.expert_bytes, stride_max,
+                        window)) {
+    return;
+  }
+  stride_published_ns_ = now_ns;
+  port_.SetBoardWord(PackStride(stride_.published()));
+  for (const auto& [id, other] : processes_) SendStride(other);
+}
+
+void Coordinator::SendStride(const Process& process) {
+  const bool by_message =
+      process.member.info.role == ProcessRole::kWorker && process.ready && !process.reads_board;
+  if (!by_message || stride_.published().number == 0) return;
+  port_.Send(process.member.id, StridePublished{PackStride(stride_.published())});
+}
+
+StrideSnapshot Coordinator::SnapshotStride(int64_t now_ns) const {
+  StrideSnapshot snapshot;
+  const PublishedStride& published = stride_.published();
+  if (published.number == 0) return snapshot;
+  snapshot.stride = static_cast<uint32_t>(published.stride);
+  snapshot.reason = static_cast<StrideReason>(published.cause);
+  snapshot.link_bound = published.link_bound;
+  snapshot.number = published.number;
+  snapshot.age_ns = now_ns - stride_published_ns_;
+  snapshot.rounds = stride_.rounds();
+  for (const StrideStep& step : stride_.steps()) {
+    snapshot.moves.push_back(
+        {step.event, static_cast<uint32_t>(step.stride), static_cast<StrideReason>(step.cause)});
+  }
+  return snapshot;
 }
 
 LearningSnapshot Coordinator::SnapshotLearning(int64_t now_ns) const {

@@ -37,6 +37,7 @@ void Coordinator::OnProcessGone(ProcessId id, const std::string& why, int64_t no
   } else {
     ++counters_.workers_lost;
     learnt_.Forget(WorkerId(id.value));
+    stride_.Forget(WorkerId(id.value));
     const auto orphans = placement_.WorkerGone(WorkerId(id.value));
     counters_.requeues += orphans.size();
     LogWarning("{}; {} of its sequences are queued again", what, orphans.size());

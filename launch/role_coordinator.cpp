@@ -50,6 +50,7 @@ Result<CoordinatorOptions> CoordinatorOptionsFrom(const Options& options,
   ASSIGN_OR_RETURN(const ModelSource model, OpenModel(options.Text("model")));
   coordinator.model = model.folder;
   ASSIGN_OR_RETURN(coordinator.tables, LoadPolicyTables(options, model));
+  coordinator.shares_stride = options.Text("stride-control") == "job";
   coordinator.shares_learning = options.Text("learning") == "job";
   coordinator.tokenizer = options.Text("tokenizer");
   coordinator.join_address = options.Text("join-listen");

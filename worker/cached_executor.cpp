@@ -53,20 +53,32 @@ ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
   return policy;
 }
 
+uint64_t LargestExpertBytes(const ExpertBlockSource& source) {
+  uint64_t largest = 0;
+  ForEachExpert(source, [&](const ExpertBlock& b) { largest = std::max(largest, b.bytes); });
+  return largest;
+}
+
+// Sets `followed` to the result when the lead is decided elsewhere.
 std::unique_ptr<StrideController> MakeStride(const ExpertBlockSource& source,
-                                             const CachedExecutorOptions& options) {
+                                             const CachedExecutorOptions& options,
+                                             FollowedStride** followed) {
   if (!options.dynamic_stride || options.stride == 0) {
     return std::make_unique<FixedStride>(options.stride);
   }
-  DynamicStrideOptions stride;
-  stride.stride_max = options.stride;
-  ForEachExpert(source, [&](const ExpertBlock& b) {
-    stride.expert_bytes = std::max(stride.expert_bytes, b.bytes);
-  });
   const std::vector<int32_t> experts = ExpertsPerLayer(source);
-  stride.moe_layers = static_cast<int32_t>(
+  const auto moe_layers = static_cast<int32_t>(
       std::count_if(experts.begin(), experts.end(), [](int32_t count) { return count > 0; }));
-  return std::make_unique<DynamicStride>(stride);
+  if (options.published_stride != nullptr) {
+    auto stride = std::make_unique<FollowedStride>(
+        FollowedStrideOptions{.moe_layers = moe_layers, .stride_max = options.stride});
+    *followed = stride.get();
+    return stride;
+  }
+  return std::make_unique<DynamicStride>(
+      DynamicStrideOptions{.expert_bytes = LargestExpertBytes(source),
+                           .moe_layers = moe_layers,
+                           .stride_max = options.stride});
 }
 
 }  // namespace
@@ -74,9 +86,7 @@ std::unique_ptr<StrideController> MakeStride(const ExpertBlockSource& source,
 const bool kPoisonFreedSlots = kPoison;
 
 uint64_t ExpertSlotBytes(const ExpertBlockSource& source) {
-  uint64_t largest = 0;
-  ForEachExpert(source, [&](const ExpertBlock& b) { largest = std::max(largest, b.bytes); });
-  return (largest + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return (LargestExpertBytes(source) + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
 uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, int32_t slots,
@@ -95,7 +105,7 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
       slot_bytes_(ExpertSlotBytes(source)),
       rows_(source),
       forecast_cost_(options.policy_time_most),
-      policy_(PolicyOptions(source, options), MakeStride(source, options)),
+      policy_(PolicyOptions(source, options), MakeStride(source, options, &followed_)),
       slot_copy_(static_cast<size_t>(options.slots)),
       slot_waiting_(static_cast<size_t>(options.slots), -1),
       buffers_(static_cast<size_t>(options.stream_buffers)) {
@@ -202,6 +212,9 @@ Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
     AbandonPending();
     const EventTimes times = TakeTimes(call.layer);
     policy_.End(times);
+    if (followed_ != nullptr) {
+      followed_->Follow(UnpackStride(options_.published_stride->load(std::memory_order_relaxed)));
+    }
     if (!groups_.decode_rows().empty()) {
       JudgeForecast(times.layer_ns);
       predictions_.EndLayer(times.layer_ns);
@@ -534,6 +547,14 @@ ExecutorStats CachedExecutor::stats() const {
   stats.link_bound = policy_.stride().link_bound();
   stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && policy_.prefetches();
   return stats;
+}
+
+std::optional<MeasuredStride> CachedExecutor::TakeStride() {
+  if (followed_ == nullptr) return std::nullopt;
+  const TransferEngine::Lock lock(engine_->mutex());
+  const auto window = followed_->TakeWindow();
+  if (!window) return std::nullopt;
+  return MeasuredStride{LargestExpertBytes(source_), options_.stride, *window};
 }
 
 ExpertReport CachedExecutor::experts() const {

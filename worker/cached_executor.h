@@ -19,6 +19,7 @@
 
 #include "common/status.h"
 #include "device/device.h"
+#include "predictor/core/followed_stride.h"
 #include "worker/cost_meter.h"
 #include "worker/expert_executor.h"
 #include "worker/layer_predictions.h"
@@ -40,7 +41,10 @@ struct CachedExecutorOptions {
 
   int32_t stride = 1;           // layers of lead of the prefetch, at most; 0: no prefetch
   bool dynamic_stride = false;  // the lead follows what is measured, from 1 up to `stride`
-  int32_t sequences_max = 16;   // run at once
+  // With dynamic_stride: the lead for all workers, as it is published (PackStride()), instead of
+  // one of its own; outlives the executor. Null: its own.
+  const std::atomic<uint64_t>* published_stride = nullptr;
+  int32_t sequences_max = 16;  // run at once
   CacheRanking ranking = CacheRanking::kGuarded;
   std::shared_ptr<const NextUseModel> forecaster;  // ranks victims; null: the cache's own estimate
   std::shared_ptr<const HybridModel> predictor;    // what to prefetch; null: the pre-gate
@@ -85,6 +89,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   void AdoptLearnt(const LearntVersion& version, uint64_t included) override {
     predictions_.AdoptLearnt(version, included);
   }
+  std::optional<MeasuredStride> TakeStride() override;
   // Invariants of all policies; for tests.
   Status CheckInvariants() const;
 
@@ -148,6 +153,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   uint64_t stall_before_ns_ = 0;
 
   // Protected by engine_->mutex().
+  FollowedStride* followed_ = nullptr;  // the policy's stride, when it is decided elsewhere
   ExpertPolicy policy_;
   std::vector<CopyId> slot_copy_;      // by slot, while loading
   std::vector<int32_t> slot_waiting_;  // by slot: index into the event's demands, or -1

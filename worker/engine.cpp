@@ -249,6 +249,7 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.memory_bytes = cache_bytes;
     cache.stride = options_.prefetch ? plan.limits.lookahead_max : 0;
     cache.dynamic_stride = options_.dynamic_stride;
+    cache.published_stride = options_.published_stride;
     cache.prefetch.enabled = options_.prefetch;
     cache.ranking = options_.cache_ranking;
     cache.forecaster = options_.forecaster;

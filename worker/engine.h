@@ -5,6 +5,7 @@
 // output. Owned by one thread; stats() may be called from another.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -41,6 +42,7 @@ struct EngineOptions {
   bool group_by_experts = false;  // admit next what needs the same experts; not in place
   bool prefetch = true;           // by plan.limits.lookahead_max layers, at most
   bool dynamic_stride = true;     // else by exactly as many
+  const std::atomic<uint64_t>* published_stride = nullptr;  // CachedExecutorOptions
   CacheRanking cache_ranking = CacheRanking::kGuarded;
   std::shared_ptr<const NextUseModel> forecaster;  // null: none
   std::shared_ptr<const HybridModel> predictor;    // null: the pre-gate
@@ -86,6 +88,7 @@ class Engine {
   void AdoptLearnt(const LearntVersion& version, uint64_t included) {
     executor_->AdoptLearnt(version, included);
   }
+  std::optional<MeasuredStride> TakeStride() { return executor_->TakeStride(); }
 
   WorkerStats stats() const;                                     // any thread
   ExpertReport experts() const { return executor_->experts(); }  // any thread

@@ -1,12 +1,16 @@
 #include "worker/engine_thread.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "predictor/learnt_messages.h"
 
 namespace expertflow {
 namespace {
+
+constexpr int64_t kReportIntervalMostNs = 50'000'000;
 
 size_t CapturedBytes(const StepOutput& output) {
   size_t bytes = 0;
@@ -122,6 +126,20 @@ void EngineThread::Publish(std::vector<Message>* out) {
   wake_();
 }
 
+void EngineThread::ReportStride(std::vector<Message>* out) {
+  const int64_t now_ns = NowNs();
+  if (now_ns < next_report_ns_) return;
+  const auto measured = engine_->TakeStride();
+  if (!measured) return;
+  next_report_ns_ = now_ns + report_interval_ns_;
+  report_interval_ns_ = std::min(2 * report_interval_ns_, kReportIntervalMostNs);
+  const StrideWindow& w = measured->window;
+  out->emplace_back(
+      StrideReport{measured->expert_bytes, static_cast<uint32_t>(measured->stride_max), w.events,
+                   w.timed_events, w.distinct, w.expected, w.cached, w.prefetch_hits,
+                   w.prefetch_late, w.copied, w.wasted, w.busy_ns, w.layer_ns, w.stall_ns});
+}
+
 void EngineThread::Run() {
   std::vector<Message> out;
   StepOutput output;
@@ -152,6 +170,7 @@ void EngineThread::Run() {
         out.emplace_back(StepReport{steps, std::move(output.tokens), std::move(output.prompts)});
       }
       for (SequenceFailed& failed : output.failed) out.emplace_back(std::move(failed));
+      ReportStride(&out);
       const std::lock_guard lock(mutex_);
       outgoing_bytes_ += bytes;
     }

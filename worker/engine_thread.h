@@ -59,10 +59,16 @@ class EngineThread {
   void Run();
   void Apply(Command command, std::vector<Message>* out);
   void Publish(std::vector<Message>* out);
+  // What the lead of all workers is decided by, now and then.
+  void ReportStride(std::vector<Message>* out);
 
   const std::unique_ptr<Engine> engine_;
   const std::function<void()> wake_;
   const uint64_t outgoing_bytes_max_;
+  // Of the engine's thread: when the next report of what was measured is due, and how long after
+  // that another one. The first ones, of an empty cache, come quickly.
+  int64_t next_report_ns_ = 0;
+  int64_t report_interval_ns_ = 2'000'000;
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

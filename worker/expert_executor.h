@@ -8,11 +8,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/status.h"
 #include "device/device.h"
 #include "model/arch/moe_executor.h"
+#include "predictor/core/dynamic_stride.h"
 #include "predictor/core/learnt_statistics.h"
 #include "predictor/core/stride_controller.h"
 #include "worker/executor_observer.h"
@@ -57,6 +59,12 @@ struct ExecutorStats {
   uint64_t predictor_version = 0;
 };
 
+struct MeasuredStride {
+  uint64_t expert_bytes = 0;  // of the largest
+  int32_t stride_max = 0;
+  StrideWindow window;
+};
+
 class ExpertExecutor : public MoeExecutor {
  public:
   // Any thread.
@@ -68,6 +76,9 @@ class ExpertExecutor : public MoeExecutor {
   // none have nothing. The engine's thread, between two steps.
   virtual std::shared_ptr<const LearntBatch> TakeLearnt(size_t /*bytes_most*/) { return nullptr; }
   virtual void AdoptLearnt(const LearntVersion& /*version*/, uint64_t /*included*/) {}
+  // What was measured for a lead that is decided elsewhere, since the last call; nothing before
+  // there is a window of it.
+  virtual std::optional<MeasuredStride> TakeStride() { return std::nullopt; }
 };
 
 class InPlaceExecutor final : public ExpertExecutor {

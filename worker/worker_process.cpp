@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <map>
 #include <memory>
@@ -71,6 +72,7 @@ class WorkerProcess {
   // Sends what the engine has produced; keeps what does not fit for later.
   void SendPending();
   void SendHeartbeat();
+  void OpenBoard(const PublishBoard& place);
   // What the coordinator has published, if it is new.
   void ReadBoard();
   Status Adopt(PredictorVersion version);
@@ -94,6 +96,8 @@ class WorkerProcess {
   std::map<TablesKind, PublishTables> tables_;  // as published
   std::map<TablesKind, std::string> in_use_;    // names
   std::optional<BoardReader> board_;            // none: by messages
+  std::atomic<uint64_t> stride_word_{0};        // as messages say
+  bool board_is_out_of_reach_ = false;
   uint64_t beats_ = 0;
   uint64_t reported_steps_ = UINT64_MAX;  // when the use of experts was last sent
 };
@@ -229,6 +233,9 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   if (options_.cache_by_recency) engine_options.cache_ranking = CacheRanking::kRecency;
   engine_options.prefetch = options_.prefetch;
   engine_options.dynamic_stride = options_.stride == 0;
+  if (options_.shares_stride && !board_is_out_of_reach_) {
+    engine_options.published_stride = board_ ? &board_->word() : &stride_word_;
+  }
   ASSIGN_OR_RETURN(engine_options.forecaster,
                    TakeTables<NextUseModel>(TablesKind::kForecaster, DecodeNextUse, "forecaster"));
   ASSIGN_OR_RETURN(engine_options.predictor,
@@ -269,12 +276,7 @@ Result<bool> WorkerProcess::Handle(const Message& message) {
   } else if (const auto* tables = std::get_if<PublishTables>(&message)) {
     tables_[tables->kind] = *tables;
   } else if (const auto* place = std::get_if<PublishBoard>(&message)) {
-    auto board = BoardReader::Open({place->pid, place->descriptor, place->id});
-    if (board.ok()) {
-      board_ = std::move(board).value();
-    } else {
-      LogWarning("{}; going on without what other workers learn", board.status().message());
-    }
+    OpenBoard(*place);
   } else if (std::holds_alternative<Shutdown>(message)) {
     return true;
   } else if (engine_ == nullptr) {
@@ -288,6 +290,8 @@ Result<bool> WorkerProcess::Handle(const Message& message) {
     engine_->Cancel(cancel->sequence);
   } else if (const auto* version = std::get_if<PredictorVersion>(&message)) {
     RETURN_IF_ERROR(Adopt(*version));
+  } else if (const auto* stride = std::get_if<StridePublished>(&message)) {
+    stride_word_.store(stride->word, std::memory_order_relaxed);
   } else {
     return InvalidArgument(
         fmt::format("a worker does not expect {} from the coordinator", MessageName(message)));
@@ -338,6 +342,18 @@ void WorkerProcess::SendHeartbeat() {
   // What is left when the batch before comes back is for the next time, steps or not.
   if (options_.learns && options_.shares_learning) engine_->AskForLearnt(kLearntBytesMost);
   ReadBoard();
+}
+
+void WorkerProcess::OpenBoard(const PublishBoard& place) {
+  if (engine_ != nullptr) return;  // which reads from the present one
+  auto board = BoardReader::Open({place.pid, place.descriptor, place.id});
+  board_is_out_of_reach_ = !board.ok();
+  if (board.ok()) {
+    board_ = std::move(board).value();
+  } else {
+    LogWarning("{}; going on without what other workers learn and measure",
+               board.status().message());
+  }
 }
 
 void WorkerProcess::ReadBoard() {

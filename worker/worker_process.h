@@ -34,6 +34,7 @@ struct WorkerOptions {
   double policy_time_most = 0.05;  // of a layer's time, for forecaster and predictor each
   bool learns = true;              // predictors, from what comes
   bool shares_learning = true;     // and from what comes to the other workers
+  bool shares_stride = true;       // with stride 0: one lead for all workers, else one of its own
   int32_t stride = 0;  // layers of lead of the prefetch; 0: as measured, up to kStrideMost
   uint64_t kv_memory_bytes = 0;  // 0: see memory_plan.h
   DType kv_dtype = DType::kF32;

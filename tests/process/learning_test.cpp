@@ -72,6 +72,33 @@ TEST(LearningTest, EveryWorkerHasWhatOneOfThemLearnsAndTheTextStaysTheSame) {
   }
 }
 
+TEST(LearningTest, OneLeadForTheJobFollowsWhatWorkersMeasure) {
+  std::string expected;
+  for (const char* control : {"worker", "job"}) {
+    Server server(
+        Options("job", {"--workers", "2", "--link", "1GB/s", "--stride-control", control}));
+    const std::string text = Text(server, "The lighthouse keeper", 150);
+    if (expected.empty()) expected = text;
+    EXPECT_EQ(text, expected);
+    nlohmann::json status = StatusJson(server);
+    if (std::string(control) == "worker") {
+      EXPECT_EQ(status["stride"]["stride"], 0);
+      server.ExpectEnds();
+      continue;
+    }
+    EXPECT_GT(status["stride"]["rounds"], 0);
+    EXPECT_GE(status["stride"]["stride"], 1);
+    EXPECT_NE(status["stride"]["reason"], "start");
+    EXPECT_EQ(status["stride"]["moves"][0]["reason"], "start");
+    // It outlives those that it was measured by.
+    const nlohmann::json before = status["stride"]["number"];
+    server.program().Kill("expertflow worker");
+    EXPECT_EQ(Text(server, "The lighthouse keeper", 150), expected);
+    EXPECT_GE(StatusJson(server)["stride"]["number"], before);
+    server.ExpectEnds();
+  }
+}
+
 // A predictor that says the opposite of what it was fitted to.
 std::string SpoiltPredictor() {
   auto file = ReadHybrid(kModel + "/predictor.efp");

@@ -70,6 +70,7 @@ class FakeJob final : public CoordinatorPort {
   void KillChild(int64_t pid) override { killed_children.push_back(pid); }
   std::optional<PublishBoard> Board() override { return PublishBoard{100, 9, 77}; }
   void PostOnBoard(const Message& message) override { board.push_back(message); }
+  void SetBoardWord(uint64_t word) override { board_words.push_back(word); }
 
   // --- events ---
   void Create() {
@@ -223,6 +224,7 @@ class FakeJob final : public CoordinatorPort {
   std::vector<ProcessRole> spawned;
   std::vector<int64_t> killed_children;
   std::vector<Message> board;  // what was posted
+  std::vector<uint64_t> board_words;
   Status spawn_status;
 
  private:

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "predictor/core/published_stride.h"
 #include "tests/unit/coordinator/fake_job.h"
 
 namespace expertflow {
@@ -146,6 +147,89 @@ TEST(LearningTest, EachForItselfMeansThatNothingIsPublished) {
   job.Pass(kSecond);
   EXPECT_TRUE(job.board.empty());
   EXPECT_EQ(job.coordinator->Snapshot(job.now_ns).learning.version, 0u);
+}
+
+// --- the lead of all workers' prefetch ----------------------------------------------------------
+
+// Ten layers that miss one expert of a megabyte each, over a link that takes `copy_us` for it.
+StrideReport Measured(uint64_t copy_us) {
+  StrideReport report;
+  report.expert_bytes = 1'000'000;
+  report.stride_max = 8;
+  report.events = report.timed_events = 10;
+  report.distinct = report.expected = 40;
+  report.cached = 30;
+  report.prefetch_hits = 10;
+  report.copied = 10'000'000;
+  report.busy_ns = 10 * copy_us * 1000;
+  report.layer_ns = 20'000'000;
+  report.stall_ns = 10'000'000;
+  return report;
+}
+
+TEST(LearningTest, OneLeadForAllWorkersIsPublishedWhenItChanges) {
+  FakeJob job;
+  job.Start(2);
+  JoinElsewhere(job);
+  job.Say(2, Measured(500));
+  ASSERT_EQ(job.board_words.size(), 1u);
+  EXPECT_EQ(UnpackStride(job.board_words[0]).stride, 1);
+  job.Say(2, Measured(500));
+  EXPECT_EQ(job.board_words.size(), 1u);
+  ASSERT_EQ(job.SentTo<StridePublished>(5).size(), 1u);
+  EXPECT_EQ(job.SentTo<StridePublished>(5)[0].word, job.board_words[0]);
+  EXPECT_TRUE(job.SentTo<StridePublished>(2).empty());  // it reads the board
+
+  // Another one's link is far slower, and counts as much.
+  for (int i = 0; i < 8; ++i) {
+    job.Say(3, Measured(4500));
+    job.Say(2, Measured(500));
+  }
+  const PublishedStride now = UnpackStride(job.board_words.back());
+  EXPECT_GT(now.stride, 1);
+  const StrideSnapshot snapshot = job.coordinator->Snapshot(job.now_ns).stride;
+  EXPECT_EQ(snapshot.stride, static_cast<uint32_t>(now.stride));
+  EXPECT_EQ(snapshot.number, now.number);
+  EXPECT_GE(snapshot.moves.size(), 2u);
+  EXPECT_EQ(snapshot.moves.back().stride, snapshot.stride);
+  EXPECT_NE(StatusJson(job.coordinator->Snapshot(job.now_ns)).find("\"stride\": {"),
+            std::string::npos);
+
+  // One that comes later has it at once.
+  job.JoinLater(6, ProcessRole::kWorker, 0, "b");
+  job.Say(6, WorkerReady{.arithmetic = "16 lanes"});
+  ASSERT_EQ(job.SentTo<StridePublished>(6).size(), 1u);
+  EXPECT_EQ(job.SentTo<StridePublished>(6)[0].word, job.board_words.back());
+}
+
+TEST(LearningTest, ALeadOfTheWorkersOwnIsNotPublished) {
+  FakeJob job;
+  job.options.shares_stride = false;
+  job.Start(1);
+  job.Say(2, Measured(500));
+  EXPECT_TRUE(job.board_words.empty());
+  EXPECT_EQ(job.coordinator->Snapshot(job.now_ns).stride.stride, 0u);
+}
+
+TEST(LearningTest, ReportsThatMakeNoSenseDoNoHarm) {
+  FakeJob job;
+  job.Start(1);
+  StrideReport odd;
+  odd.stride_max = UINT32_MAX;
+  odd.expert_bytes = UINT64_MAX;
+  odd.events = 1;
+  odd.timed_events = UINT64_MAX;
+  odd.distinct = 1;
+  odd.expected = UINT64_MAX;
+  odd.copied = UINT64_MAX;
+  odd.busy_ns = 1;
+  odd.layer_ns = 1;
+  odd.stall_ns = UINT64_MAX;
+  for (int i = 0; i < 5; ++i) job.Say(2, odd);
+  job.Say(2, StrideReport{});
+  const PublishedStride published = UnpackStride(job.board_words.back());
+  EXPECT_GE(published.stride, 1);
+  EXPECT_LE(published.stride, 64);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -233,6 +234,36 @@ TEST(CachedExecutor, PrefetchFindsExpertsBeforeTheyAreNeeded) {
   EXPECT_GT(with.cached->stats().prefetch_predictions, 0u);
   EXPECT_GT(with.cached->stats().prefetch_correct * 2, with.cached->stats().prefetch_predictions);
   EXPECT_EQ(without.cached->stats().prefetch_predictions, 0u);
+}
+
+// Decided elsewhere: what is published holds from the next layer on, and what is measured can be
+// had in whole windows.
+TEST(CachedExecutor, FollowsThePublishedLeadAndGoesOnWithIt) {
+  std::atomic<uint64_t> published{0};
+  CachedExecutorOptions options = Options(24, 4);
+  options.dynamic_stride = true;
+  options.published_stride = &published;
+  Rig rig(DType::kBF16, options);
+  EXPECT_FALSE(rig.cached->TakeStride().has_value());
+  rig.Run(20, 5, false);
+  EXPECT_EQ(rig.cached->stats().stride, 1u);
+  published = PackStride({1, 3, StrideCause::kMeasured, false});
+  rig.Run(1, 6, false);
+  EXPECT_EQ(rig.cached->stats().stride, 3u);
+  published = 0;  // no news
+  rig.Run(1, 7, false);
+  EXPECT_EQ(rig.cached->stats().stride, 3u);
+  published = PackStride({2, 60, StrideCause::kLinkBound, true});
+  rig.Run(1, 8, false);
+  EXPECT_EQ(rig.cached->stats().stride, 4u);  // as far as there is room
+  EXPECT_TRUE(rig.cached->stats().link_bound);
+  EXPECT_EQ(rig.cached->stats().stride_changes, 2u);
+  const auto measured = rig.cached->TakeStride();
+  ASSERT_TRUE(measured.has_value());
+  EXPECT_EQ(measured->stride_max, 4);
+  EXPECT_GT(measured->expert_bytes, 0u);
+  EXPECT_GT(measured->window.distinct, measured->window.events);
+  EXPECT_FALSE(rig.cached->TakeStride().has_value());
 }
 
 // Small experts go out in the call that predicts them: a thread that has to be woken first would

@@ -99,8 +99,9 @@ LearningSnapshot Coordinator::SnapshotLearning(int64_t now_ns) const {
   for (int32_t d = 1; d <= kPredictDistances; ++d) {
     const LiveRecall& recall = learnt_.recall(d);
     if (recall.uses == 0) continue;
-    learning.recall.push_back(
-        {d, recall.recall(), recall.pre_gate_recall(), recall.overconfidence(), recall.falls_back});
+    learning.recall.push_back({d, recall.recall(), recall.pre_gate_recall(),
+                               recall.overconfidence(),
+                               (learnt_.pre_gate_distances() >> (d - 1) & 1u) != 0});
   }
   return learning;
 }

@@ -97,6 +97,10 @@ bool LearntMerge::Advance() {
   changed_ = false;
   ++version_;
   for (auto& [id, worker] : workers_) worker.included = worker.added;
+  pre_gate_distances_ = 0;
+  for (size_t d = 0; d < recall_.size(); ++d) {
+    if (recall_[d].falls_back) pre_gate_distances_ |= 1u << d;
+  }
   return true;
 }
 
@@ -126,9 +130,7 @@ LearntVersion LearntMerge::ChangedSince(uint64_t version) const {
     totals.experts.insert(totals.experts.end(), token.experts.begin(), token.experts.end());
     totals.uses.insert(totals.uses.end(), token.uses.begin(), token.uses.end());
   }
-  for (size_t d = 0; d < recall_.size(); ++d) {
-    if (recall_[d].falls_back) changed.pre_gate_distances |= 1u << d;
-  }
+  changed.pre_gate_distances = pre_gate_distances_;
   return changed;
 }
 

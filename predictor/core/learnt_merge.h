@@ -45,7 +45,9 @@ class LearntMerge {
   size_t tokens() const { return tokens_.size(); }
   uint64_t batches() const { return batches_; }           // that were added
   uint64_t tokens_left_out() const { return left_out_; }  // rows, for want of room
-  // Of all workers' sequences together.
+  // The version's: bit d - 1 says that the pre-gate is used at distance d.
+  uint32_t pre_gate_distances() const { return pre_gate_distances_; }
+  // Of all workers' sequences together, with what the next version will have.
   const LiveRecall& recall(int32_t distance) const {
     return recall_[static_cast<size_t>(distance - 1)];
   }
@@ -83,6 +85,7 @@ class LearntMerge {
   std::vector<uint16_t> joined_experts_;
   std::vector<uint16_t> joined_uses_;
   std::array<LiveRecall, kPredictDistances> recall_;
+  uint32_t pre_gate_distances_ = 0;
   uint64_t batches_ = 0;
   uint64_t left_out_ = 0;
 };

@@ -113,6 +113,29 @@ TEST(LearningTest, WorkersOfOtherHostsGetWhatHasChangedAndALateOneGetsAll) {
   EXPECT_TRUE(job.SentTo<PredictorVersion>(2).empty());  // it reads the board
 }
 
+// Of 1,200 uses at distance 2 the predictor found none; the workers take the pre-gate there.
+TEST(LearningTest, WhereThePreGateIsBetterIsSaidToAll) {
+  FakeJob job;
+  job.Start(2);
+  for (const int32_t worker : {2, 3}) {
+    PredictorLearnt learnt;
+    learnt.number = 1;
+    learnt.sums.recall.resize(8);
+    learnt.sums.recall[1] = {150, 600, 0, 450, 65536 * 300};
+    job.Say(worker, learnt);
+  }
+  // Not before it is published.
+  EXPECT_FALSE(job.coordinator->Snapshot(job.now_ns).learning.recall[0].falls_back);
+  job.Pass(kSecond);
+  EXPECT_EQ(LastPosted(job).pre_gate_distances, 2u);
+  const auto recall = job.coordinator->Snapshot(job.now_ns).learning.recall;
+  ASSERT_EQ(recall.size(), 1u);
+  EXPECT_EQ(recall[0].distance, 2);
+  EXPECT_TRUE(recall[0].falls_back);
+  EXPECT_NEAR(recall[0].pre_gate_recall, 0.75, 1e-6);
+  EXPECT_NEAR(recall[0].overconfidence, 0.5, 1e-6);
+}
+
 TEST(LearningTest, WhatAWorkerLearntOutlivesIt) {
   FakeJob job;
   job.Start(2);

@@ -10,10 +10,12 @@
 
 #include "common/mapped_file.h"
 #include "launch/commands.h"
+#include "launch/load/arrival_options.h"
 #include "launch/model_source.h"
 #include "launch/option_values.h"
 #include "launch/simulate/as_recorded.h"
 #include "launch/simulate/hardware_profiles.h"
+#include "launch/simulate/job_simulation.h"
 #include "launch/simulate/sim_model.h"
 #include "launch/simulate/simulation.h"
 #include "launch/trace/trace_source.h"
@@ -78,7 +80,8 @@ struct Routing {
   std::string origin;
 };
 
-Result<Routing> RoutingFor(const Options& options, const SimModel& model) {
+// `tokens`: of a drawn sequence.
+Result<Routing> RoutingFor(const Options& options, const SimModel& model, int64_t tokens) {
   Routing routing;
   const std::vector<int32_t> experts(model.layers.size(), model.experts);
   if (const std::string file = options.Text("trace"); !file.empty()) {
@@ -100,7 +103,7 @@ Result<Routing> RoutingFor(const Options& options, const SimModel& model) {
   synthetic.expert_bytes = model.expert_bytes;
   synthetic.sequences = static_cast<int32_t>(
       std::max<int64_t>(options.Integer("batch"), options.Integer("sequences")));
-  synthetic.tokens = static_cast<int32_t>(options.Integer("tokens"));
+  synthetic.tokens = static_cast<int32_t>(tokens);
   synthetic.seed = static_cast<uint64_t>(options.Integer("seed"));
   routing.trace = SynthesizeRouting(synthetic);
   routing.origin =
@@ -109,7 +112,7 @@ Result<Routing> RoutingFor(const Options& options, const SimModel& model) {
   return routing;
 }
 
-Result<std::vector<Cell>> Simulate(const Options& options) {
+Result<SimulationOptions> SimulationFrom(const Options& options) {
   SimulationOptions simulation;
   simulation.memory_bytes = options.Bytes("memory");
   simulation.batch = static_cast<int32_t>(options.Integer("batch"));
@@ -124,6 +127,10 @@ Result<std::vector<Cell>> Simulate(const Options& options) {
     }
   }
   ASSIGN_OR_RETURN(simulation.recall, ParseRecall(options));
+  return simulation;
+}
+
+Result<std::vector<HardwareProfile>> HardwareFrom(const Options& options) {
   std::vector<HardwareProfile> hardware;
   for (const std::string& name : SplitAtCommas(options.Text("hardware"))) {
     ASSIGN_OR_RETURN(HardwareProfile profile, LoadHardware(name));
@@ -134,48 +141,121 @@ Result<std::vector<Cell>> Simulate(const Options& options) {
     }
     hardware.push_back(std::move(profile));
   }
+  return hardware;
+}
+
+// Calls `simulate(model, hardware, routing, forecaster)` for each model on each hardware.
+// `tokens`: of a drawn sequence.
+template <typename Simulate>
+Status ForEachCell(const Options& options, int64_t tokens, Simulate simulate) {
+  ASSIGN_OR_RETURN(const std::vector<HardwareProfile> hardware, HardwareFrom(options));
   Precision precision;
   precision.dense_bits = static_cast<double>(options.Integer("dense-bits"));
   precision.expert_bits = static_cast<double>(options.Integer("expert-bits"));
-  std::vector<Cell> cells;
   for (const std::string& path : SplitAtCommas(options.Text("model"))) {
     ASSIGN_OR_RETURN(const ModelSource source, OpenModelOrConfig(path));
     ASSIGN_OR_RETURN(const SimModel model, MakeSimModel(source, NameOf(path), precision));
-    ASSIGN_OR_RETURN(const Routing routing, RoutingFor(options, model));
+    ASSIGN_OR_RETURN(const Routing routing, RoutingFor(options, model, tokens));
+    std::shared_ptr<const NextUseModel> forecaster;
     if (const std::string file = options.Text("forecaster"); !file.empty()) {
       ASSIGN_OR_RETURN(NextUseFile fitted, ReadNextUse(file));
       if (fitted.model.experts != routing.trace.experts) {
         return InvalidArgument(file + ": fitted to other layers than those of " + model.name);
       }
-      simulation.forecaster = std::make_shared<const NextUseModel>(std::move(fitted.model));
+      forecaster = std::make_shared<const NextUseModel>(std::move(fitted.model));
     }
     for (const HardwareProfile& profile : hardware) {
-      ASSIGN_OR_RETURN(Cell cell,
-                       SimulateCell(model, profile, routing.trace, routing.origin, simulation));
-      cells.push_back(std::move(cell));
+      RETURN_IF_ERROR(simulate(model, profile, routing, forecaster));
     }
   }
-  return cells;
+  return OkStatus();
+}
+
+struct Outcome {
+  std::string text;
+  std::string json;
+  std::string html;  // where it was asked for
+};
+
+Result<Outcome> SimulateLockstep(const Options& options) {
+  if (options.Integer("devices") > 1) {
+    return InvalidArgument(options.Origin("devices") +
+                           ": several devices serve requests that come: give --rate or --arrivals");
+  }
+  ASSIGN_OR_RETURN(SimulationOptions simulation, SimulationFrom(options));
+  std::vector<Cell> cells;
+  RETURN_IF_ERROR(ForEachCell(
+      options, options.Integer("tokens"),
+      [&](const SimModel& model, const HardwareProfile& hardware, const Routing& routing,
+          const std::shared_ptr<const NextUseModel>& forecaster) -> Status {
+        simulation.forecaster = forecaster;
+        ASSIGN_OR_RETURN(Cell cell,
+                         SimulateCell(model, hardware, routing.trace, routing.origin, simulation));
+        cells.push_back(std::move(cell));
+        return OkStatus();
+      }));
+  Outcome outcome{SimulationTable(cells), SimulationJson(cells), {}};
+  if (!options.Text("html").empty()) outcome.html = SimulationHtml(cells);
+  return outcome;
+}
+
+Result<Outcome> SimulateRequests(const Options& options) {
+  if (!options.Text("html").empty()) {
+    return InvalidArgument(options.Origin("html") + ": there is none of requests that come");
+  }
+  JobSimulationOptions job;
+  ASSIGN_OR_RETURN(job.each, SimulationFrom(options));
+  // What nobody can know when requests come (SimulateJobCell()) is left out of "all".
+  if (!options.Given("arms")) std::erase(job.each.arms, "oracle-belady");
+  ASSIGN_OR_RETURN(job.arrivals, ArrivalsFrom(options));
+  const std::string file = options.Text("arrivals");
+  job.arrivals_from = file.empty()
+                          ? fmt::format("{} a second at random times", options.Number("rate"))
+                          : fmt::format("as recorded in {}", file);
+  job.level = ServiceLevelFrom(options);
+  job.devices = static_cast<int32_t>(options.Integer("devices"));
+  job.kv_bytes = options.Bytes("kv-cache");
+  job.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens-max"));
+  if (options.Given("shared-link")) {
+    job.shared_bytes_per_second = options.Link("shared-link").bytes_per_second;
+  }
+  int64_t longest = 1;
+  for (const Arrival& arrival : job.arrivals) {
+    longest = std::max(longest, int64_t{arrival.prompt_tokens} + arrival.max_tokens - 1);
+  }
+  std::vector<JobCell> cells;
+  RETURN_IF_ERROR(ForEachCell(
+      options, longest,
+      [&](const SimModel& model, const HardwareProfile& hardware, const Routing& routing,
+          const std::shared_ptr<const NextUseModel>& forecaster) -> Status {
+        job.each.forecaster = forecaster;
+        ASSIGN_OR_RETURN(JobCell cell,
+                         SimulateJobCell(model, hardware, routing.trace, routing.origin, job));
+        cells.push_back(std::move(cell));
+        return OkStatus();
+      }));
+  return Outcome{JobSimulationTable(cells), JobSimulationJson(cells), {}};
+}
+
+Result<Outcome> Simulate(const Options& options) {
+  if (options.Flag("as-recorded")) {
+    ASSIGN_OR_RETURN(auto run,
+                     SimulateAsRecorded(options.Text("trace"), options.Text("model"), kWorkFolder));
+    return Outcome{std::move(run.text), std::move(run.json), {}};
+  }
+  const bool requests = options.Given("rate") || options.Given("arrivals");
+  return requests ? SimulateRequests(options) : SimulateLockstep(options);
 }
 
 }  // namespace
 
 int SimulateCommand(const Options& options) {
-  if (options.Flag("as-recorded")) {
-    const auto run = SimulateAsRecorded(options.Text("trace"), options.Text("model"), kWorkFolder);
-    if (!run.ok()) return Fail(options, run.status());
-    if (options.Text("json") != "-") fmt::print("{}", run->text);
-    if (const Status written = WriteJsonOption(options, run->json); !written.ok()) {
-      return Fail(options, written);
-    }
-    return kExitOk;
-  }
-  const auto cells = Simulate(options);
-  if (!cells.ok()) return Fail(options, cells.status());
-  if (options.Text("json") != "-") fmt::print("{}", SimulationTable(*cells));
-  Status written = WriteJsonOption(options, SimulationJson(*cells));
-  if (written.ok() && !options.Text("html").empty()) {
-    written = WriteFileAtomically(options.Text("html"), SimulationHtml(*cells));
+  const auto outcome = Simulate(options);
+  if (!outcome.ok()) return Fail(options, outcome.status());
+  if (options.Text("json") != "-") fmt::print("{}", outcome->text);
+  Status written = WriteJsonOption(options, outcome->json);
+  if (written.ok() && !outcome->html.empty()) {
+    written = WriteFileAtomically(options.Text("html"), outcome->html);
   }
   if (!written.ok()) return Fail(options, written);
   return kExitOk;

@@ -19,14 +19,16 @@ constexpr uint32_t kDistanceUnit = 1024;  // of a step, as ExpertCache counts
 // latency after it has passed.
 class SimLink {
  public:
-  SimLink(const TransferQueueOptions& queue, const DeviceSimOptions& options)
+  SimLink(const TransferQueueOptions& queue, const DeviceSimOptions& options, SharedLink* shared)
       : queue_(queue),
+        shared_(shared),
         bytes_per_second_(options.link_bytes_per_second),
         latency_ns_(options.link_latency_ns),
         chunk_prepare_ns_(options.chunk_prepare_ns),
         chunk_start_ns_(options.chunk_start_ns) {}
 
   TransferQueue& queue() { return queue_; }
+  const TransferQueue& queue() const { return queue_; }
   void SetRate(uint64_t bytes_per_second) {
     bytes_per_second_ = bytes_per_second;
     known_bytes_ = 0;
@@ -38,7 +40,12 @@ class SimLink {
     while (const auto chunk = queue_.NextChunk()) {
       const int64_t passes_ns = PassesNs(chunk->bytes);
       now_ns = std::max(now_ns, starter_free_at_ns_) + chunk_prepare_ns_;
-      free_at_ns_ = std::max(free_at_ns_, now_ns) + passes_ns;
+      const int64_t begin_ns = std::max(free_at_ns_, now_ns);
+      free_at_ns_ = begin_ns + passes_ns;
+      if (shared_ != nullptr) {
+        const SharedLink::Passage shared = shared_->Take(begin_ns, chunk->bytes);
+        free_at_ns_ = std::max(shared.begin_ns + passes_ns, shared.end_ns);
+      }
       busy_ns_ += passes_ns;
       now_ns += chunk_start_ns_;
       starter_free_at_ns_ = now_ns;
@@ -70,6 +77,7 @@ class SimLink {
   }
 
   TransferQueue queue_;
+  SharedLink* const shared_;
   uint64_t bytes_per_second_;
   uint64_t known_bytes_ = 0;
   int64_t known_ns_ = 0;
@@ -105,10 +113,12 @@ TransferQueueOptions QueueOptions(const DeviceSimOptions& options) {
   return queue;
 }
 
-class DeviceSimulator {
+}  // namespace
+
+class SimulatedDevice::Impl {
  public:
-  DeviceSimulator(const RoutingTrace& trace, const Lockstep& lockstep, const ComputeTimes& compute,
-                  DeviceSimOptions options)
+  Impl(const RoutingTrace& trace, const Lockstep& lockstep, const ComputeTimes& compute,
+       DeviceSimOptions options, SharedLink* shared)
       : trace_(trace),
         lockstep_(lockstep),
         compute_(compute),
@@ -116,7 +126,7 @@ class DeviceSimulator {
         policy_{PolicyOptions(trace, lockstep, options_), options_.stride != nullptr
                                                               ? std::move(options_.stride)
                                                               : std::make_unique<FixedStride>(0)},
-        link_(QueueOptions(options_), options_),
+        link_(QueueOptions(options_), options_, shared),
         jobs_(static_cast<size_t>(options_.slots + options_.stream_buffers)),
         slot_copy_(static_cast<size_t>(options_.slots)),
         buffers_free_(options_.stream_buffers),
@@ -130,9 +140,21 @@ class DeviceSimulator {
     if (options_.ranks == CacheRanks::kOracle || options_.ranks == CacheRanks::kPinned) {
       distance_.assign(static_cast<size_t>(lockstep.base.back()), UINT32_MAX);
     }
+    if (options_.ranks == CacheRanks::kPinned) Pin();
   }
 
-  Result<DeviceSimResult> Run();
+  void BeginStep(size_t step);
+  bool RunLayer();
+  void WaitUntil(int64_t ns) {
+    now_ns_ = std::max(now_ns_, ns);
+    Advance(now_ns_);
+  }
+  int64_t now_ns() const { return now_ns_; }
+  Status CheckInvariants() const {
+    RETURN_IF_ERROR(policy_.CheckInvariants());
+    return link_.queue().CheckInvariants();
+  }
+  DeviceSimResult result() const;
 
  private:
   struct Job {  // by CopyId::index
@@ -143,7 +165,7 @@ class DeviceSimulator {
   };
 
   void Pin();
-  void RunLayer(size_t step, int32_t layer, std::span<const Lockstep::Row> rows, int64_t context);
+  void RunMoe(size_t step, int32_t layer, std::span<const Lockstep::Row> rows);
   void RankByTheTruth(size_t event);
   void Prefetch(size_t step, int32_t layer);
   void Load(ExpertKey key, SlotRef slot, CopyKind kind, const PlannedPrefetch& plan,
@@ -166,6 +188,14 @@ class DeviceSimulator {
   int32_t buffers_free_;
 
   int64_t now_ns_ = 0;
+  // Of the current step.
+  size_t step_ = 0;
+  int32_t layer_ = 0;  // the next
+  int64_t context_ = 0;
+  int32_t sampled_ = 0;
+  int64_t step_begin_ns_ = 0;
+  int64_t stall_before_ns_ = 0;
+  size_t next_change_ = 0;
   // Of the current event.
   std::vector<LayerDemand> demands_;
   std::vector<RoutedRow> routed_;
@@ -191,7 +221,7 @@ class DeviceSimulator {
   DeviceSimResult result_;
 };
 
-void DeviceSimulator::Pin() {
+void SimulatedDevice::Impl::Pin() {
   std::vector<int32_t> order(distance_.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
   const auto uses = [&](int32_t e) {
@@ -213,7 +243,7 @@ void DeviceSimulator::Pin() {
   policy_.cache().UseForecast(distance_);
 }
 
-void DeviceSimulator::RankByTheTruth(size_t event) {
+void SimulatedDevice::Impl::RankByTheTruth(size_t event) {
   const auto layers = static_cast<uint64_t>(lockstep_.layers);
   const size_t begin = lockstep_.event_begin[event];
   const std::span<const int32_t> experts = lockstep_.ExpertsOf(event);
@@ -229,8 +259,8 @@ void DeviceSimulator::RankByTheTruth(size_t event) {
   policy_.cache().UseForecast(distance_);
 }
 
-void DeviceSimulator::Load(ExpertKey key, SlotRef slot, CopyKind kind, const PlannedPrefetch& plan,
-                           int32_t demand) {
+void SimulatedDevice::Impl::Load(ExpertKey key, SlotRef slot, CopyKind kind,
+                                 const PlannedPrefetch& plan, int32_t demand) {
   const CopyRequest request = {key, kind, options_.expert_bytes, plan.probability_ppm,
                                plan.deadline};
   const CopyId copy = link_.queue().Enqueue(request);
@@ -239,7 +269,7 @@ void DeviceSimulator::Load(ExpertKey key, SlotRef slot, CopyKind kind, const Pla
   if (slot.valid()) slot_copy_[slot.slot.index()] = copy;
 }
 
-void DeviceSimulator::StartBypasses(int32_t layer) {
+void SimulatedDevice::Impl::StartBypasses(int32_t layer) {
   while (buffers_free_ > 0 && bypass_next_ < bypass_.size()) {
     const int32_t demand = bypass_[bypass_next_++];
     --buffers_free_;
@@ -249,13 +279,13 @@ void DeviceSimulator::StartBypasses(int32_t layer) {
   }
 }
 
-void DeviceSimulator::Cancel(SlotRef slot) {
+void SimulatedDevice::Impl::Cancel(SlotRef slot) {
   const CopyId copy = slot_copy_[slot.slot.index()];
   const CopyEnd end = link_.queue().Cancel(copy);
   if (end.state != CopyState::kActive) OnEnd(copy, end);
 }
 
-void DeviceSimulator::OnEnd(CopyId copy, const CopyEnd& end) {
+void SimulatedDevice::Impl::OnEnd(CopyId copy, const CopyEnd& end) {
   Job& job = jobs_[static_cast<size_t>(copy.index)];
   if (!job.slot.valid()) {
     CHECK(end.state == CopyState::kDone);
@@ -273,7 +303,7 @@ void DeviceSimulator::OnEnd(CopyId copy, const CopyEnd& end) {
   arrived_.push_back(std::exchange(job.demand, -1));
 }
 
-void DeviceSimulator::Advance(int64_t until_ns) {
+void SimulatedDevice::Impl::Advance(int64_t until_ns) {
   while (link_.NextArrivalNs() <= until_ns) {
     const int64_t at_ns = link_.NextArrivalNs();
     const Chunk chunk = link_.TakeArrival();
@@ -288,7 +318,7 @@ void DeviceSimulator::Advance(int64_t until_ns) {
   }
 }
 
-void DeviceSimulator::Prefetch(size_t step, int32_t layer) {
+void SimulatedDevice::Impl::Prefetch(size_t step, int32_t layer) {
   const int32_t lookahead = policy_.lookahead();
   if (lookahead == 0) return;
   now_ns_ += options_.prediction_ns;
@@ -302,7 +332,7 @@ void DeviceSimulator::Prefetch(size_t step, int32_t layer) {
   }
 }
 
-void DeviceSimulator::RunArrivals(int32_t layer) {
+void SimulatedDevice::Impl::RunArrivals(int32_t layer) {
   while (pending_ > 0) {
     Advance(now_ns_);
     if (arrived_.empty()) {
@@ -339,14 +369,14 @@ void DeviceSimulator::RunArrivals(int32_t layer) {
   }
 }
 
-void DeviceSimulator::RunLayer(size_t step, int32_t layer, std::span<const Lockstep::Row> rows,
-                               int64_t context) {
+void SimulatedDevice::Impl::RunMoe(size_t step, int32_t layer,
+                                   std::span<const Lockstep::Row> rows) {
   const size_t event = step * static_cast<size_t>(lockstep_.layers) + static_cast<size_t>(layer);
   const std::span<const int32_t> experts = lockstep_.ExpertsOf(event);
   const std::span<const int32_t> users = lockstep_.UsersOf(event);
   const int64_t begin_ns = now_ns_;
   layer_stall_ns_ = 0;
-  now_ns_ += compute_.BeforeExpertsNs(layer, static_cast<int32_t>(rows.size()), context);
+  now_ns_ += compute_.BeforeExpertsNs(layer, static_cast<int32_t>(rows.size()), context_);
   demands_.clear();
   int32_t decoded = 0;  // experts
   for (size_t i = 0; i < experts.size(); ++i) {
@@ -424,67 +454,70 @@ void DeviceSimulator::RunLayer(size_t step, int32_t layer, std::span<const Locks
   ++result_.events;
 }
 
-Result<DeviceSimResult> DeviceSimulator::Run() {
-  if (options_.ranks == CacheRanks::kPinned) Pin();
-  size_t next_change = 0;
-  for (size_t step = 0; step < lockstep_.steps(); ++step) {
-    while (next_change < options_.link_changes.size() &&
-           options_.link_changes[next_change].step <= step) {
-      link_.SetRate(options_.link_changes[next_change++].bytes_per_second);
-    }
-    const std::span<const Lockstep::Row> rows = lockstep_.RowsOf(step);
-    int64_t context = 0;
-    int32_t sampled = 0;
-    for (const Lockstep::Row& row : rows) {
-      const auto lane = static_cast<size_t>(row.lane);
-      if (row.first) {
-        lane_sequence_[lane] = SequenceId{++sequences_};
-        lane_tokens_[lane] = 0;
-      }
-      context += ++lane_tokens_[lane];
-      ++(row.prefill ? result_.prefill_tokens : result_.tokens);
-      sampled += row.sampled ? 1 : 0;
-    }
-    const int32_t stride = policy_.stride().stride();
-    if (result_.strides.empty() || result_.strides.back().stride != stride) {
-      result_.strides.push_back({step, stride});
-    }
-    const int64_t begin_ns = now_ns_;
-    const int64_t stalled_before_ns = result_.stall_ns;
-    for (int32_t layer = 0; layer < lockstep_.layers; ++layer) RunLayer(step, layer, rows, context);
-    now_ns_ += compute_.StepEndNs(sampled);
-    result_.step_ns.push_back(now_ns_ - begin_ns);
-    result_.step_stall_ns.push_back(result_.stall_ns - stalled_before_ns);
-    if (!options_.check_invariants) continue;
-    RETURN_IF_ERROR(policy_.CheckInvariants());
-    RETURN_IF_ERROR(link_.queue().CheckInvariants());
+void SimulatedDevice::Impl::BeginStep(size_t step) {
+  CHECK(step < lockstep_.steps());
+  step_ = step;
+  layer_ = 0;
+  while (next_change_ < options_.link_changes.size() &&
+         options_.link_changes[next_change_].step <= step) {
+    link_.SetRate(options_.link_changes[next_change_++].bytes_per_second);
   }
-  const ExpertCacheStats& cache = policy_.cache().stats();
-  result_.steps = lockstep_.steps();
-  result_.total_ns = now_ns_;
-  result_.link_busy_ns = link_.busy_ns();
-  result_.hits = cache.hits;
-  result_.late_hits = cache.late_hits;
-  result_.misses = cache.misses;
-  result_.bypasses = cache.bypasses;
-  result_.bytes_demand = link_.queue().stats().demand_bytes;
-  result_.bytes_prefetch = link_.queue().stats().prefetch_bytes;
-  result_.bytes_wasted = cache.bytes_wasted;
-  result_.bytes_regret = cache.bytes_regret;
-  result_.prefetch_switch_offs = policy_.planner().stats().switch_offs;
-  Digest digest;
-  result_.cache_digest = policy_.cache().digest();
-  digest.Fold(result_.cache_digest);
-  digest.Fold(policy_.planner().digest());
-  digest.Fold(link_.queue().digest());
-  result_.digest = digest.value();
-  return std::move(result_);
+  context_ = 0;
+  sampled_ = 0;
+  for (const Lockstep::Row& row : lockstep_.RowsOf(step)) {
+    const auto lane = static_cast<size_t>(row.lane);
+    if (row.first) {
+      lane_sequence_[lane] = SequenceId{++sequences_};
+      lane_tokens_[lane] = 0;
+    }
+    context_ += ++lane_tokens_[lane];
+    ++(row.prefill ? result_.prefill_tokens : result_.tokens);
+    sampled_ += row.sampled ? 1 : 0;
+  }
+  const int32_t stride = policy_.stride().stride();
+  if (result_.strides.empty() || result_.strides.back().stride != stride) {
+    result_.strides.push_back({result_.steps, stride});
+  }
+  step_begin_ns_ = now_ns_;
+  stall_before_ns_ = result_.stall_ns;
 }
 
-}  // namespace
+bool SimulatedDevice::Impl::RunLayer() {
+  RunMoe(step_, layer_, lockstep_.RowsOf(step_));
+  if (++layer_ < lockstep_.layers) return true;
+  now_ns_ += compute_.StepEndNs(sampled_);
+  ++result_.steps;
+  result_.step_ns.push_back(now_ns_ - step_begin_ns_);
+  result_.step_stall_ns.push_back(result_.stall_ns - stall_before_ns_);
+  return false;
+}
 
-Result<DeviceSimResult> SimulateDevice(const RoutingTrace& trace, const Lockstep& lockstep,
-                                       const ComputeTimes& compute, DeviceSimOptions options) {
+DeviceSimResult SimulatedDevice::Impl::result() const {
+  DeviceSimResult result = result_;
+  const ExpertCacheStats& cache = policy_.cache().stats();
+  result.total_ns = now_ns_;
+  result.link_busy_ns = link_.busy_ns();
+  result.hits = cache.hits;
+  result.late_hits = cache.late_hits;
+  result.misses = cache.misses;
+  result.bypasses = cache.bypasses;
+  result.bytes_demand = link_.queue().stats().demand_bytes;
+  result.bytes_prefetch = link_.queue().stats().prefetch_bytes;
+  result.bytes_wasted = cache.bytes_wasted;
+  result.bytes_regret = cache.bytes_regret;
+  result.prefetch_switch_offs = policy_.planner().stats().switch_offs;
+  Digest digest;
+  result.cache_digest = policy_.cache().digest();
+  digest.Fold(result.cache_digest);
+  digest.Fold(policy_.planner().digest());
+  digest.Fold(link_.queue().digest());
+  result.digest = digest.value();
+  return result;
+}
+
+namespace {
+
+DeviceSimOptions Settled(const RoutingTrace& trace, DeviceSimOptions options) {
   CHECK(options.stride == nullptr || options.predictions != nullptr);
   CHECK(options.stream_buffers > 0 && options.expert_bytes > 0);
   CHECK(options.link_bytes_per_second > 0);
@@ -493,8 +526,47 @@ Result<DeviceSimResult> SimulateDevice(const RoutingTrace& trace, const Lockstep
     options.stream_buffers = std::max(options.stream_buffers, std::min(options.slots, trace.top_k));
     options.slots = 0;
   }
-  DeviceSimulator simulator(trace, lockstep, compute, std::move(options));
-  return simulator.Run();
+  return options;
+}
+
+}  // namespace
+
+SimulatedDevice::SimulatedDevice(const RoutingTrace& trace, const Lockstep& lockstep,
+                                 const ComputeTimes& compute, DeviceSimOptions options,
+                                 SharedLink* shared)
+    : impl_(std::make_unique<Impl>(trace, lockstep, compute, Settled(trace, std::move(options)),
+                                   shared)) {}
+SimulatedDevice::~SimulatedDevice() = default;
+void SimulatedDevice::BeginStep(size_t step) {
+  impl_->BeginStep(step);
+}
+bool SimulatedDevice::RunLayer() {
+  return impl_->RunLayer();
+}
+void SimulatedDevice::WaitUntil(int64_t ns) {
+  impl_->WaitUntil(ns);
+}
+int64_t SimulatedDevice::now_ns() const {
+  return impl_->now_ns();
+}
+Status SimulatedDevice::CheckInvariants() const {
+  return impl_->CheckInvariants();
+}
+DeviceSimResult SimulatedDevice::result() const {
+  return impl_->result();
+}
+
+Result<DeviceSimResult> SimulateDevice(const RoutingTrace& trace, const Lockstep& lockstep,
+                                       const ComputeTimes& compute, DeviceSimOptions options) {
+  const bool checks = options.check_invariants;
+  SimulatedDevice device(trace, lockstep, compute, std::move(options));
+  for (size_t step = 0; step < lockstep.steps(); ++step) {
+    device.BeginStep(step);
+    while (device.RunLayer()) {
+    }
+    if (checks) RETURN_IF_ERROR(device.CheckInvariants());
+  }
+  return device.result();
 }
 
 }  // namespace expertflow

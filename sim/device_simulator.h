@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +18,7 @@
 #include "predictor/core/next_use_forecaster.h"
 #include "predictor/core/stride_controller.h"
 #include "sim/routing_trace.h"
+#include "sim/shared_link.h"
 #include "worker/cache/transfer_queue.h"
 #include "worker/policy/expert_policy.h"
 
@@ -122,6 +122,33 @@ struct DeviceSimResult {
   double tokens_per_second() const {
     return total_ns == 0 ? 0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(total_ns);
   }
+};
+
+// A device whose steps are given one after the other, layer by layer, so that several can run side
+// by side in one simulated time.
+class SimulatedDevice {
+ public:
+  // `shared`: what its link has in common with others; null: nothing. The lockstep may grow, unless
+  // ranks come from its future (CacheRanks::kOracle). REQUIRES: all outlive it
+  SimulatedDevice(const RoutingTrace& trace, const Lockstep& lockstep, const ComputeTimes& compute,
+                  DeviceSimOptions options, SharedLink* shared = nullptr);
+  ~SimulatedDevice();
+
+  // REQUIRES: the step before has ended; the lockstep has this one
+  void BeginStep(size_t step);
+  // The step's next layer, the step's end with the last one. True: there are more.
+  bool RunLayer();
+  // Nothing to compute until then.
+  void WaitUntil(int64_t ns);
+  int64_t now_ns() const;
+
+  Status CheckInvariants() const;
+  // Of all steps so far.
+  DeviceSimResult result() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 // Runs all steps of `lockstep`. An error says which invariant broke. REQUIRES: the trace is the one

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace expertflow {
@@ -76,6 +77,34 @@ struct Lockstep {
   int32_t PrefillUsersOf(size_t event, size_t i) const {
     return prefill_users.empty() ? 0 : prefill_users[event_begin[event] + i];
   }
+};
+
+// Makes a Lockstep step by step. REQUIRES: the trace outlives it
+class LockstepBuilder {
+ public:
+  LockstepBuilder(const RoutingTrace& trace, int32_t batch);
+
+  void AddRow(const Lockstep::Row& row) { lockstep_.rows.push_back(row); }
+  // Of the step that is being made.
+  size_t rows() const { return lockstep_.rows.size() - lockstep_.step_begin.back(); }
+  // The step has all its rows: finds the distinct experts of each layer.
+  void EndStep();
+
+  // Grows with each step; its address stays.
+  const Lockstep& lockstep() const { return lockstep_; }
+  Lockstep Take() && { return std::move(lockstep_); }
+
+ private:
+  struct Uses {
+    int32_t decode = 0;
+    int32_t prefill = 0;
+  };
+
+  void Count(const Lockstep::Row& row, int32_t layer, int32_t base);
+
+  const RoutingTrace& trace_;
+  Lockstep lockstep_;
+  std::vector<Uses> uses_;  // by expert, of the event
 };
 
 // `sequences`: which of the trace's, in order. REQUIRES: batch > 0; indices are in range

@@ -17,10 +17,11 @@ constexpr const char* kFloorArm = "oracle-belady";
 constexpr uint64_t kWorkspaceBytes = 512ull << 20;
 constexpr int32_t kStreamBuffers = 2;
 
-std::vector<uint64_t> CountUses(const RoutingTrace& trace) {
+}  // namespace
+
+std::vector<uint64_t> TrainingUses(const RoutingTrace& trace) {
   const std::vector<int32_t> base = ExpertBases(trace.experts);
   std::vector<uint64_t> uses(static_cast<size_t>(base.back()));
-  // The first half of the sequences is the training part of static binding.
   const size_t training = std::max<size_t>(1, trace.sequences.size() / 2);
   for (size_t s = 0; s < training; ++s) {
     const RoutedSequence& sequence = trace.sequences[s];
@@ -35,28 +36,30 @@ std::vector<uint64_t> CountUses(const RoutingTrace& trace) {
   return uses;
 }
 
-Status PlaceExperts(const SimModel& model, const HardwareProfile& hardware,
-                    const RoutingTrace& trace, const SimulationOptions& options, Cell* cell) {
-  size_t longest = 0;
-  for (const RoutedSequence& sequence : trace.sequences) longest = std::max(longest, sequence.rows);
-  cell->kv_bytes = model.kv_bytes_per_token * longest * static_cast<uint64_t>(options.batch);
-  const uint64_t memory = options.memory_bytes == 0
-                              ? hardware.memory_bytes
-                              : std::min(options.memory_bytes, hardware.memory_bytes);
+Result<ExpertRoom> RoomForExperts(const SimModel& model, const HardwareProfile& hardware,
+                                  uint64_t memory_bytes, uint64_t kv_bytes) {
+  const uint64_t memory =
+      memory_bytes == 0 ? hardware.memory_bytes : std::min(memory_bytes, hardware.memory_bytes);
   const uint64_t fixed =
-      model.dense_bytes + cell->kv_bytes + kWorkspaceBytes + kStreamBuffers * model.expert_bytes;
+      model.dense_bytes + kv_bytes + kWorkspaceBytes + kStreamBuffers * model.expert_bytes;
   if (fixed > memory) {
     return ResourceExhausted(
         fmt::format("{} on {}: dense weights, KV cache and workspace need {}, there is {}",
                     model.name, hardware.name, FormatBytes(fixed), FormatBytes(memory)));
   }
   const auto experts = static_cast<uint64_t>(model.experts) * model.layers.size();
-  cell->slots = static_cast<int32_t>(std::min(experts, (memory - fixed) / model.expert_bytes));
-  cell->resident = static_cast<double>(cell->slots) / static_cast<double>(experts);
-  return OkStatus();
+  ExpertRoom room;
+  room.slots = static_cast<int32_t>(std::min(experts, (memory - fixed) / model.expert_bytes));
+  room.resident = static_cast<double>(room.slots) / static_cast<double>(experts);
+  return room;
 }
 
-}  // namespace
+void SetDevice(const HardwareProfile& hardware, int32_t slots, DeviceSimOptions* options) {
+  options->slots = slots;
+  options->stream_buffers = kStreamBuffers;
+  options->link_bytes_per_second = hardware.link_bytes_per_second;
+  options->link_latency_ns = hardware.link_latency_ns;
+}
 
 Result<Cell> SimulateCell(const SimModel& model, const HardwareProfile& hardware,
                           const RoutingTrace& trace, const std::string& routing,
@@ -65,12 +68,15 @@ Result<Cell> SimulateCell(const SimModel& model, const HardwareProfile& hardware
   cell.model = model;
   cell.hardware = hardware;
   cell.routing = routing;
-  RETURN_IF_ERROR(PlaceExperts(model, hardware, trace, options, &cell));
+  size_t longest = 0;
+  for (const RoutedSequence& sequence : trace.sequences) longest = std::max(longest, sequence.rows);
+  cell.kv_bytes = model.kv_bytes_per_token * longest * static_cast<uint64_t>(options.batch);
+  ASSIGN_OR_RETURN(cell.room, RoomForExperts(model, hardware, options.memory_bytes, cell.kv_bytes));
   std::vector<int32_t> sequences(trace.sequences.size());
   std::iota(sequences.begin(), sequences.end(), 0);
   const Lockstep lockstep = MakeLockstep(trace, sequences, options.batch);
   const Roofline roofline(cell.model, cell.hardware);
-  const std::vector<uint64_t> uses = CountUses(trace);
+  const std::vector<uint64_t> uses = TrainingUses(trace);
   ArmSetup setup;
   setup.trace = &trace;
   setup.lockstep = &lockstep;
@@ -85,10 +91,7 @@ Result<Cell> SimulateCell(const SimModel& model, const HardwareProfile& hardware
   if (!floor_asked) arms.push_back(kFloorArm);
   for (const std::string& name : arms) {
     ASSIGN_OR_RETURN(Arm arm, MakeArm(name, setup, model.expert_bytes));
-    arm.options.slots = cell.slots;
-    arm.options.stream_buffers = kStreamBuffers;
-    arm.options.link_bytes_per_second = hardware.link_bytes_per_second;
-    arm.options.link_latency_ns = hardware.link_latency_ns;
+    SetDevice(hardware, cell.room.slots, &arm.options);
     ASSIGN_OR_RETURN(DeviceSimResult result,
                      SimulateDevice(trace, lockstep, roofline, std::move(arm.options)));
     if (name == kFloorArm) {

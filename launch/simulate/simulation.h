@@ -24,6 +24,19 @@ struct SimulationOptions {
   int64_t prediction_ns = 0;
 };
 
+// What a device has room for beside dense weights and workspace.
+struct ExpertRoom {
+  int32_t slots = 0;
+  double resident = 0;  // slots / experts
+};
+// kResourceExhausted when not even dense weights and KV cache fit; says need and have.
+Result<ExpertRoom> RoomForExperts(const SimModel& model, const HardwareProfile& hardware,
+                                  uint64_t memory_bytes, uint64_t kv_bytes);
+// How often the first half of the sequences, the training part of static binding, used each expert.
+std::vector<uint64_t> TrainingUses(const RoutingTrace& trace);
+// Settings of a device that do not depend on the arm.
+void SetDevice(const HardwareProfile& hardware, int32_t slots, DeviceSimOptions* options);
+
 struct ArmResult {
   std::string arm;
   DeviceSimResult result;
@@ -34,8 +47,7 @@ struct Cell {
   HardwareProfile hardware;
   std::string routing;  // where it is from
   uint64_t kv_bytes = 0;
-  int32_t slots = 0;
-  double resident = 0;  // slots / experts
+  ExpertRoom room;
   // Least bytes that any cache of this size moves, and the stall that they cost on this link.
   uint64_t floor_bytes = 0;
   int64_t floor_stall_ns = 0;

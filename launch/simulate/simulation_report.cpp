@@ -64,9 +64,9 @@ Figures FiguresOf(const Cell& cell, const DeviceSimResult& r) {
 
 std::string Headline(const Cell& cell) {
   return fmt::format("{} on {} (simulated): {} of {} experts resident ({:.0f} %), {} each",
-                     cell.model.name, cell.hardware.name, cell.slots,
+                     cell.model.name, cell.hardware.name, cell.room.slots,
                      cell.model.layers.size() * static_cast<size_t>(cell.model.experts),
-                     100 * cell.resident, FormatBytes(cell.model.expert_bytes));
+                     100 * cell.room.resident, FormatBytes(cell.model.expert_bytes));
 }
 
 std::string FloorText(const Cell& cell) {
@@ -151,8 +151,8 @@ std::string SimulationJson(const std::vector<Cell>& cells) {
       json["rows"].push_back({{"model", cell.model.name},
                               {"hardware", cell.hardware.name},
                               {"routing", cell.routing},
-                              {"slots", cell.slots},
-                              {"resident", cell.resident},
+                              {"slots", cell.room.slots},
+                              {"resident", cell.room.resident},
                               {"expert_bytes", cell.model.expert_bytes},
                               {"link_bytes_per_second", cell.hardware.link_bytes_per_second},
                               {"arm", arm.arm},

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "launch/simulate/hardware_profiles.h"
+#include "launch/simulate/job_simulation.h"
 #include "launch/simulate/sim_model.h"
 #include "launch/simulate/simulation.h"
 #include "sim/arms.h"
@@ -85,6 +86,53 @@ TEST(SimModelTest, TheBundledModelHasTheSizesOfItsTensors) {
               static_cast<double>(model->expert_bytes) * 4.125 / 16, 2);
 }
 
+TEST(JobSimulationTest, RequestsThatComeAreServedByAllArmsAndTheReportSaysHow) {
+  const auto source = OpenModelOrConfig(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe");
+  const auto model = MakeSimModel(*source, "tiny-moe", {});
+  const auto hardware = LoadHardware("edge");
+  ASSERT_TRUE(model.ok() && hardware.ok());
+  SyntheticRouting routing;
+  routing.experts.assign(12, 48);
+  routing.top_k = 4;
+  routing.sequences = 3;
+  routing.tokens = 40;
+  const RoutingTrace trace = SynthesizeRouting(routing);
+  JobSimulationOptions options;
+  options.each.arms = {"reactive", "static", "lru", "moe-infinity-like", "expertflow", "oracle"};
+  options.each.recall = {0.9};
+  options.each.batch = 2;
+  options.each.memory_bytes = (512ull << 20) + model->dense_bytes + 194 * model->expert_bytes +
+                              8 * 16 * model->kv_bytes_per_token;
+  options.kv_bytes = 8 * 16 * model->kv_bytes_per_token;
+  options.devices = 2;
+  options.shared_bytes_per_second = hardware->link_bytes_per_second;
+  // The last one asks for more than its sequence has.
+  options.arrivals = {{0, 10, 21}, {1'000, 5, 5}, {2'000, 10, 31}, {3'000, 30, 100}};
+  options.arrivals_from = "a test";
+  const auto cell = SimulateJobCell(*model, *hardware, trace, "test", options);
+  ASSERT_TRUE(cell.ok()) << cell.status().ToString();
+  EXPECT_NEAR(cell->room.slots, 192, 2);
+  EXPECT_EQ(cell->kv_tokens, 8 * 16);
+  ASSERT_EQ(cell->arms.size(), options.each.arms.size());
+  for (const JobArm& arm : cell->arms) {
+    EXPECT_EQ(arm.result.tokens, 21u + 5u + 31u + 11u) << arm.arm;
+    EXPECT_GT(arm.result.shared_busy_ns, 0) << arm.arm;
+  }
+  EXPECT_GT(cell->arms[0].result.total_ns, cell->arms[4].result.total_ns);
+  EXPECT_THAT(JobSimulationTable({*cell}), HasSubstr("2 x edge (simulated)"));
+  const std::string json = JobSimulationJson({*cell});
+  EXPECT_THAT(json, HasSubstr("expertflow-simulate-job"));
+
+  options.each.arms = {"oracle-belady"};
+  const auto future = SimulateJobCell(*model, *hardware, trace, "test", options);
+  EXPECT_THAT(future.status().message(), HasSubstr("oracle-belady"));
+  options.each.arms = {"lru"};
+  options.kv_bytes = 2 * 16 * model->kv_bytes_per_token;
+  const auto small = SimulateJobCell(*model, *hardware, trace, "test", options);
+  EXPECT_EQ(small.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(small.status().message(), HasSubstr("KV cache of 32 tokens"));
+}
+
 TEST(SimulationTest, AModelThatCannotFitIsRefusedWithNumbers) {
   const auto source = OpenModelOrConfig(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe");
   const auto model = MakeSimModel(*source, "tiny-moe", {});
@@ -109,7 +157,7 @@ TEST(SimulationTest, AModelThatCannotFitIsRefusedWithNumbers) {
                          20 * 2 * model->kv_bytes_per_token;
   const auto cell = SimulateCell(*model, *hardware, trace, "test", options);
   ASSERT_TRUE(cell.ok()) << cell.status().ToString();
-  EXPECT_NEAR(cell->slots, 192, 2);
+  EXPECT_NEAR(cell->room.slots, 192, 2);
   ASSERT_EQ(cell->arms.size(), 2u);
   EXPECT_GT(cell->floor_bytes, 0u);
   const std::string html = SimulationHtml({*cell});

@@ -318,6 +318,19 @@ const float* CpuOps::Raise(const WeightVector& weights) {
   return to;
 }
 
+// A sequence's rows read the same keys and values: they follow each other, head by head.
+void CpuOps::OrderAttention(std::span<const AttentionRow> rows, int32_t kv_heads) {
+  attention_tasks_.clear();
+  for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    while (end < rows.size() && rows[end].block_table == rows[begin].block_table) ++end;
+    for (int32_t head = 0; head < kv_heads; ++head) {
+      for (size_t i = begin; i < end; ++i) {
+        attention_tasks_.push_back({static_cast<int32_t>(i), head});
+      }
+    }
+  }
+}
+
 void CpuOps::Attention(const AttentionShape& shape, const KvLayer& kv, const float* q,
                        std::span<const AttentionRow> rows, float* out) {
   const StreamProgress::Work work(progress_, StreamKind::kCompute);
@@ -333,12 +346,11 @@ void CpuOps::Attention(const AttentionShape& shape, const KvLayer& kv, const flo
   };
   double positions = 0;
   for (const AttentionRow& row : rows) positions += row.position + 1 - first_of(row);
+  OrderAttention(rows, kv.kv_heads);
   const double ns_each =
       m == 0 ? 0 : positions / m * queries * ((kv.head_dim + value_dim) / kMultiplyAddsPerNs + 1);
-  // Rows of one head follow each other: they read the same keys and values.
   ForEach(m * kv.kv_heads, ns_each, [&](int32_t task, int32_t thread) {
-    const int32_t kv_head = task / m;
-    const int32_t i = task % m;
+    const auto [i, kv_head] = attention_tasks_[static_cast<size_t>(task)];
     const AttentionRow& row = rows[static_cast<size_t>(i)];
     const int64_t first_head = int64_t{i} * shape.heads + kv_head * queries;
     AttentionArgs args;

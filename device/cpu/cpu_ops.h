@@ -57,6 +57,10 @@ class CpuOps : public Ops {
     int32_t begin = 0;
     int32_t end = 0;
   };
+  struct AttentionTask {
+    int32_t row = 0;
+    int32_t kv_head = 0;
+  };
   // Some rows of one MLP: those at in[i] go to out[i].
   struct MlpPart {
     const MlpWeights* weights = nullptr;
@@ -75,6 +79,7 @@ class CpuOps : public Ops {
   void CutProducts();
   void RunProduct(const Product& product, int32_t begin, int32_t end, int32_t thread);
   void RunMlpParts();
+  void OrderAttention(std::span<const AttentionRow> rows, int32_t kv_heads);
   // `weights` as float32, valid until the next call.
   const float* Raise(const WeightVector& weights);
 
@@ -86,6 +91,7 @@ class CpuOps : public Ops {
   std::vector<Product> products_;
   std::vector<Chunk> chunks_;
   std::vector<MlpPart> parts_;
+  std::vector<AttentionTask> attention_tasks_;
   std::vector<const float*> in_rows_;
   std::vector<float*> out_rows_;
   std::vector<float*> gate_rows_;

@@ -21,6 +21,7 @@ struct Avx2 {
 
   static constexpr const char* kName = "avx2";
   static constexpr int kGroups = 2;
+  static constexpr int kAccumulators = 6;
   static constexpr int kTileRows = 3;
   static constexpr int kTileCols = 4;
   static constexpr int kBlockCols = 1024;
@@ -143,6 +144,9 @@ struct Avx2 {
     const __m128 ab = _mm_hadd_ps(Quad(a), Quad(b));
     const __m128 cd = _mm_hadd_ps(Quad(c), Quad(d));
     _mm_storeu_ps(out, _mm_hadd_ps(ab, cd));
+  }
+  static void Reduce16(const Vec* v, float* out) {
+    for (int i = 0; i < kLanes; i += 4) Reduce4(v[i], v[i + 1], v[i + 2], v[i + 3], out + i);
   }
   static float ReduceMax(Vec v) {
     const __m256 eight = _mm256_max_ps(v.low, v.high);

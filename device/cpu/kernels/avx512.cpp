@@ -16,6 +16,7 @@ struct Avx512 {
 
   static constexpr const char* kName = "avx512";
   static constexpr int kGroups = 1;
+  static constexpr int kAccumulators = 24;
   static constexpr int kTileRows = 6;
   static constexpr int kTileCols = 4;
   static constexpr int kBlockCols = 1024;
@@ -112,9 +113,16 @@ struct Avx512 {
     return _mm_cvtss_f32(_mm_hadd_ps(quad, quad));
   }
   static void Reduce4(Vec a, Vec b, Vec c, Vec d, float* out) {
-    const __m128 ab = _mm_hadd_ps(Quad(a), Quad(b));
-    const __m128 cd = _mm_hadd_ps(Quad(c), Quad(d));
-    _mm_storeu_ps(out, _mm_hadd_ps(ab, cd));
+    const __m512 quads = Quads(a, b, c, d);
+    const __m512 pairs = _mm512_add_ps(quads, _mm512_permute_ps(quads, 0xb1));
+    const __m512 sums = _mm512_add_ps(pairs, _mm512_permute_ps(pairs, 0x4e));
+    const __m512i places = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(places, sums)));
+  }
+  static void Reduce16(const Vec* v, float* out) {
+    const __m512 a = Quads(v[0], v[4], v[8], v[12]), b = Quads(v[1], v[5], v[9], v[13]);
+    const __m512 c = Quads(v[2], v[6], v[10], v[14]), d = Quads(v[3], v[7], v[11], v[15]);
+    _mm512_storeu_ps(out, AddNeighbours(AddNeighbours(a, b), AddNeighbours(c, d)));
   }
   static float ReduceMax(Vec a) {
     const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
@@ -145,6 +153,19 @@ struct Avx512 {
   }
   static __m512 Raise(__m256i bf16) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16));
+  }
+  // The four quads of Quad().
+  static __m512 Quads(Vec a, Vec b, Vec c, Vec d) {
+    const auto eights = [](Vec x, Vec y) {
+      return _mm512_add_ps(_mm512_shuffle_f32x4(x.v, y.v, 0x44),
+                           _mm512_shuffle_f32x4(x.v, y.v, 0xee));
+    };
+    const __m512 ab = eights(a, b), cd = eights(c, d);
+    return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  }
+  // As _mm_hadd_ps does, in each quad.
+  static __m512 AddNeighbours(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
   }
   static __m128 Quad(Vec a) {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));

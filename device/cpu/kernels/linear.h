@@ -23,16 +23,25 @@ inline const void* AddressOf(P weight) {
   }
 }
 
+// The reduced lanes of N sums, in their order.
+template <typename B, int N>
+inline void ReduceAll(const typename B::Vec* sums, float* out) {
+  int i = 0;
+#pragma GCC unroll 8
+  for (; i + kLanes <= N; i += kLanes) B::Reduce16(sums + i, out + i);
+#pragma GCC unroll 8
+  for (; i + 4 <= N; i += 4) B::Reduce4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3], out + i);
+#pragma GCC unroll 8
+  for (; i < N; ++i) out[i] = B::Reduce(sums[i]);
+}
+
 // M activation rows times R consecutive weight rows. P points to a weight.
 template <typename B, typename P, int M, int R>
 inline void DotTile(P weight, int64_t cols, const float* const* x, float (*sums)[R]) {
   using V = typename B::Vec;
-  V acc[M][R];
-#pragma GCC unroll 8
-  for (int i = 0; i < M; ++i) {
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) acc[i][r] = B::Zero();
-  }
+  V acc[M * R];
+#pragma GCC unroll 32
+  for (int i = 0; i < M * R; ++i) acc[i] = B::Zero();
   int64_t k = 0;
   if constexpr (kIsBlocks<P>) {
     alignas(64) float raised[R][P::kElements];
@@ -57,7 +66,7 @@ inline void DotTile(P weight, int64_t cols, const float* const* x, float (*sums)
   } else if constexpr (!kHasTails<P>) {
     // Whole groups: a row's scale is found once for two vectors.
     for (; k < cols; k += kQuantisedGroup) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const P group = weight + (r * cols + k);
         // The same place in the next R rows: they are read next.
@@ -66,49 +75,59 @@ inline void DotTile(P weight, int64_t cols, const float* const* x, float (*sums)
         }
         const V first = B::Load(group);
 #pragma GCC unroll 8
-        for (int i = 0; i < M; ++i) acc[i][r] = B::Fma(B::Load(x[i] + k), first, acc[i][r]);
+        for (int i = 0; i < M; ++i) {
+          acc[i * R + r] = B::Fma(B::Load(x[i] + k), first, acc[i * R + r]);
+        }
         const V second = B::Load(group.SecondHalf());
 #pragma GCC unroll 8
         for (int i = 0; i < M; ++i) {
-          acc[i][r] = B::Fma(B::Load(x[i] + k + kLanes), second, acc[i][r]);
+          acc[i * R + r] = B::Fma(B::Load(x[i] + k + kLanes), second, acc[i * R + r]);
         }
       }
     }
   } else {
     for (; k + kLanes <= cols; k += kLanes) {
-      V w[R];
+      // What there is less of stays in registers.
+      if constexpr (M < R) {
+        V v[M];
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        // As above.
-        __builtin_prefetch(AddressOf<B>(weight + ((r + R) * cols + k)));
-        w[r] = B::Load(weight + (r * cols + k));
-      }
+        for (int i = 0; i < M; ++i) v[i] = B::Load(x[i] + k);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          // As above.
+          __builtin_prefetch(AddressOf<B>(weight + ((r + R) * cols + k)));
+          const V w = B::Load(weight + (r * cols + k));
 #pragma GCC unroll 8
-      for (int i = 0; i < M; ++i) {
-        const V v = B::Load(x[i] + k);
+          for (int i = 0; i < M; ++i) acc[i * R + r] = B::Fma(v[i], w, acc[i * R + r]);
+        }
+      } else {
+        V w[R];
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          __builtin_prefetch(AddressOf<B>(weight + ((r + R) * cols + k)));
+          w[r] = B::Load(weight + (r * cols + k));
+        }
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) acc[i][r] = B::Fma(v, w[r], acc[i][r]);
+        for (int i = 0; i < M; ++i) {
+          const V v = B::Load(x[i] + k);
+#pragma GCC unroll 16
+          for (int r = 0; r < R; ++r) acc[i * R + r] = B::Fma(v, w[r], acc[i * R + r]);
+        }
       }
     }
     if (k < cols) {
       const int count = static_cast<int>(cols - k);
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const V w = B::LoadPartial(weight + (r * cols + k), count);
+#pragma GCC unroll 8
         for (int i = 0; i < M; ++i) {
-          acc[i][r] = B::Fma(B::LoadPartial(x[i] + k, count), w, acc[i][r]);
+          acc[i * R + r] = B::Fma(B::LoadPartial(x[i] + k, count), w, acc[i * R + r]);
         }
       }
     }
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < M; ++i) {
-    if constexpr (R == 4) {
-      B::Reduce4(acc[i][0], acc[i][1], acc[i][2], acc[i][3], sums[i]);
-    } else {
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) sums[i][r] = B::Reduce(acc[i][r]);
-    }
-  }
+  ReduceAll<B, M * R>(acc, sums[0]);
 }
 
 template <typename B>
@@ -136,12 +155,26 @@ inline void GemvTile(const MatmulArgs& args, P matrix, int32_t first, int32_t ro
   }
 }
 
-template <typename B, typename P, int M, int R>
+// Weight rows of a tile with M activation rows. Raising a quantised vector takes registers, too.
+template <typename B, typename P, int M>
+constexpr int TileWeightRows() {
+  const int sums = kHasTails<P> || B::kAccumulators < 6 ? B::kAccumulators : 6;
+  int rows = 8;
+  while (rows > 1 && M * rows > sums) rows /= 2;
+  return rows;
+}
+
+template <typename B, typename P, int M, int R = TileWeightRows<B, P, M>()>
 inline void GemvRows(const MatmulArgs& args, P matrix, int32_t first, int32_t row_begin,
                      int32_t row_end) {
   int32_t row = row_begin;
   for (; row + R <= row_end; row += R) GemvTile<B, P, M, R>(args, matrix, first, row);
-  for (; row < row_end; ++row) GemvTile<B, P, M, 1>(args, matrix, first, row);
+  if (row == row_end) return;
+  if constexpr (R > 4) {
+    GemvRows<B, P, M, 4>(args, matrix, first, row, row_end);
+  } else if constexpr (R > 1) {
+    GemvRows<B, P, M, 1>(args, matrix, first, row, row_end);
+  }
 }
 
 template <typename B, typename P>
@@ -154,12 +187,12 @@ inline void GemvTyped(const MatmulArgs& args, P matrix, int32_t row_begin, int32
     while (first < args.m) {
       const int32_t left = args.m - first;
       switch (left) {
-        case 1: GemvRows<B, P, 1, 4>(args, matrix, first, row, end); break;
-        case 2: GemvRows<B, P, 2, 2>(args, matrix, first, row, end); break;
-        case 3: GemvRows<B, P, 3, 2>(args, matrix, first, row, end); break;
-        case 5: GemvRows<B, P, 5, 1>(args, matrix, first, row, end); break;
-        case 6: GemvRows<B, P, 6, 1>(args, matrix, first, row, end); break;
-        default: GemvRows<B, P, 4, 1>(args, matrix, first, row, end); break;
+        case 1: GemvRows<B, P, 1>(args, matrix, first, row, end); break;
+        case 2: GemvRows<B, P, 2>(args, matrix, first, row, end); break;
+        case 3: GemvRows<B, P, 3>(args, matrix, first, row, end); break;
+        case 5: GemvRows<B, P, 5>(args, matrix, first, row, end); break;
+        case 6: GemvRows<B, P, 6>(args, matrix, first, row, end); break;
+        default: GemvRows<B, P, 4>(args, matrix, first, row, end); break;
       }
       first += left == 5 || left == 6 ? left : (left < 4 ? left : 4);
     }
@@ -365,6 +398,12 @@ void Gemm(const MatmulArgs& args, int32_t row_begin, int32_t row_end, float* scr
     for (int i = 0; i < kRows && first + i < args.m; ++i) {
       float* out = args.out[first + i] + row_begin;
       int32_t c = 0;
+      for (; c + kLanes <= columns; c += kLanes) {
+        V sums[kLanes];
+#pragma GCC unroll 16
+        for (int j = 0; j < kLanes; ++j) sums[j] = lanes(i, c + j);
+        B::Reduce16(sums, out + c);
+      }
       for (; c + 4 <= columns; c += 4) {
         B::Reduce4(lanes(i, c), lanes(i, c + 1), lanes(i, c + 2), lanes(i, c + 3), out + c);
       }

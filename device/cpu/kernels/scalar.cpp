@@ -1,8 +1,9 @@
 // The reference back end: plain C++ for any CPU. It also shows what a back end consists of.
 //
-// Vec: 16 float lanes. Group: 16 / kGroups of them. Max and Min return their second operand unless
-// the first is strictly larger (smaller), as the vector instructions do. Reduce adds lane i and
-// i + 8, then i and i + 4, then neighbours, then the two sums.
+// Vec: 16 float lanes. Group: 16 / kGroups of them. kAccumulators: sums (Vecs) that a tile of few
+// rows keeps in registers. Max and Min return their second operand unless the first is strictly
+// larger (smaller), as the vector instructions do. Reduce adds lane i and i + 8, then i and i + 4,
+// then neighbours, then the two sums.
 #include <math.h>
 
 #include "device/cpu/kernels/make_table.h"
@@ -22,6 +23,7 @@ struct Scalar {
 
   static constexpr const char* kName = "scalar";
   static constexpr int kGroups = 1;
+  static constexpr int kAccumulators = 4;
   static constexpr int kTileRows = 2;
   static constexpr int kTileCols = 2;
   static constexpr int kBlockCols = 1024;
@@ -147,6 +149,9 @@ struct Scalar {
     out[1] = Reduce(b);
     out[2] = Reduce(c);
     out[3] = Reduce(d);
+  }
+  static void Reduce16(const Vec* v, float* out) {
+    for (int i = 0; i < kLanes; ++i) out[i] = Reduce(v[i]);
   }
   static float ReduceMax(const Vec& v) {
     float quad[4];

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -10,6 +12,9 @@
 
 namespace expertflow {
 namespace {
+
+// A larger share of the vocabulary is sorted as a whole.
+constexpr size_t kRadixSortShare = 16;
 
 // SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 uint64_t SplitMix64(uint64_t state) {
@@ -22,6 +27,35 @@ uint64_t SplitMix64(uint64_t state) {
 // Uniform in [0, 1).
 double Uniform(uint64_t seed, uint32_t position) {
   return static_cast<double>(SplitMix64(SplitMix64(seed) ^ position) >> 11) * 0x1.0p-53;
+}
+
+// The largest value, or NaN if there is one. In lanes, so that it becomes vector instructions.
+float LargestOrNan(std::span<const float> values) {
+  constexpr size_t kSideBySide = 16;
+  std::array<float, kSideBySide> largest;
+  std::array<uint32_t, kSideBySide> nan{};
+  largest.fill(-std::numeric_limits<float>::infinity());
+  size_t i = 0;
+  for (; i + kSideBySide <= values.size(); i += kSideBySide) {
+    for (size_t j = 0; j < kSideBySide; ++j) {
+      const float value = values[i + j];
+      largest[j] = value > largest[j] ? value : largest[j];
+      nan[j] |= value != value ? 1u : 0u;
+    }
+  }
+  for (; i < values.size(); ++i) {
+    largest[0] = std::max(largest[0], values[i]);
+    nan[0] |= std::isnan(values[i]) ? 1u : 0u;
+  }
+  const bool any_nan = std::any_of(nan.begin(), nan.end(), [](uint32_t flag) { return flag != 0; });
+  return any_nan ? std::numeric_limits<float>::quiet_NaN()
+                 : *std::max_element(largest.begin(), largest.end());
+}
+
+// Unsigned numbers in the opposite order. REQUIRES: no NaN
+uint32_t DescendingKey(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value + 0.0f);  // no negative zero
+  return (bits >> 31) != 0 ? bits : ~bits & 0x7fffffffu;
 }
 
 Status CheckRange(const char* name, float value, float min, float max) {
@@ -76,14 +110,42 @@ void Sampler::Forbid(const AllowedTokens& allowed) {
   }
 }
 
+void Sampler::OrderByLikelihood(std::span<const float> logits, size_t count) {
+  order_.resize(logits.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  if (count <= logits.size() / kRadixSortShare) {
+    const auto more_likely = [&logits](int32_t a, int32_t b) {
+      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+    };
+    std::partial_sort(order_.begin(), order_.begin() + static_cast<int64_t>(count), order_.end(),
+                      more_likely);
+    return;
+  }
+  // By digits of the key, the lowest first; each pass keeps the order of what is equal.
+  constexpr int kDigitBits = 11;
+  constexpr size_t kDigits = size_t{1} << kDigitBits;
+  keys_.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) keys_[i] = DescendingKey(logits[i]);
+  sorted_.resize(logits.size());
+  for (int shift = 0; shift < 32; shift += kDigitBits) {
+    const auto digit = [&](int32_t id) { return keys_[id] >> shift & (kDigits - 1); };
+    std::array<uint32_t, kDigits + 1> begins{};
+    for (const int32_t id : order_) ++begins[digit(id) + 1];
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    for (const int32_t id : order_) sorted_[begins[digit(id)]++] = id;
+    order_.swap(sorted_);
+  }
+}
+
 Result<int32_t> Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
                                 uint32_t position) {
-  int32_t best = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i])) {
-      return Internal(fmt::format("the model's logits are not numbers (token {})", i));
-    }
-    if (logits[i] > logits[best]) best = static_cast<int32_t>(i);
+  const float largest = LargestOrNan(logits);
+  const auto wanted_at = std::find_if(logits.begin(), logits.end(), [largest](float logit) {
+    return logit == largest || std::isnan(logit);
+  });
+  const auto best = static_cast<int32_t>(wanted_at - logits.begin());
+  if (std::isnan(largest)) {
+    return Internal(fmt::format("the model's logits are not numbers (token {})", best));
   }
   if (params.temperature <= 0) return best;
   if (!std::isfinite(logits[best])) {
@@ -93,13 +155,7 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, const SamplingPar
 
   size_t count = logits.size();
   if (params.top_k > 0) count = std::min(count, static_cast<size_t>(params.top_k));
-  order_.resize(logits.size());
-  std::iota(order_.begin(), order_.end(), 0);
-  const auto more_likely = [&logits](int32_t a, int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  };
-  std::partial_sort(order_.begin(), order_.begin() + static_cast<int64_t>(count), order_.end(),
-                    more_likely);
+  OrderByLikelihood(logits, count);
 
   // Probabilities among the top_k, most likely first.
   probability_.resize(count);

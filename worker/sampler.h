@@ -45,10 +45,15 @@ class Sampler {
 
  private:
   void Forbid(const AllowedTokens& allowed);
+  // The `count` most likely ids, in this order, to the beginning of order_; the lowest id goes
+  // first among equals. REQUIRES: no NaN
+  void OrderByLikelihood(std::span<const float> logits, size_t count);
 
   std::vector<float> adjusted_;
   std::vector<uint32_t> counts_;  // by token; all 0 between calls
   std::vector<int32_t> order_;
+  std::vector<int32_t> sorted_;  // the other buffer of a sort
+  std::vector<uint32_t> keys_;   // by token
   std::vector<double> probability_;
 };
 

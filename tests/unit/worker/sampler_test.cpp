@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <random>
 
 namespace expertflow {
 namespace {
@@ -136,6 +137,60 @@ TEST(Sampler, CountsFollowTheProbabilities) {
       }
       // Four degrees of freedom: above 23.5 with probability 0.0001.
       EXPECT_LT(chi_square, 23.5) << expected.what << ", seed " << seed;
+    }
+  }
+}
+
+// The draw's random number, written out.
+double UniformAt(uint64_t seed, uint32_t position) {
+  const auto mix = [](uint64_t state) {
+    state += 0x9e3779b97f4a7c15;
+    state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9;
+    state = (state ^ (state >> 27)) * 0x94d049bb133111eb;
+    return state ^ (state >> 31);
+  };
+  return static_cast<double>(mix(mix(seed) ^ position) >> 11) * 0x1.0p-53;
+}
+
+// The definition in plain words: all tokens in order, probabilities summed in that order.
+int32_t SampleBySorting(const std::vector<float>& logits, const SamplingParams& params,
+                        double uniform) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (params.top_k > 0) order.resize(std::min(order.size(), static_cast<size_t>(params.top_k)));
+  std::vector<double> probability;
+  for (const int32_t id : order) {
+    probability.push_back(std::exp((double{logits[id]} - double{logits[order[0]]}) /
+                                   static_cast<double>(params.temperature)));
+  }
+  double target = uniform * std::accumulate(probability.begin(), probability.end(), 0.0);
+  for (size_t i = 0; i < order.size(); ++i) {
+    target -= probability[i];
+    if (target < 0) return order[i];
+  }
+  return order.back();
+}
+
+// Flat logits with equal ones, both zeros and infinities: whatever is out of order shows.
+TEST(Sampler, LargeVocabulariesAreInOrder) {
+  std::mt19937 random(5);
+  for (const size_t vocab : {1u, 2u, 17u, 4096u, 5000u}) {
+    std::vector<float> logits(vocab);
+    for (float& logit : logits) {
+      logit = static_cast<float>(static_cast<int>(random() % 4001) - 2000) / 1000.0f;
+      if (logit == 0 && random() % 2 == 0) logit = -0.0f;
+      if (random() % 50 == 0) logit = -kInfinity;
+    }
+    logits.back() = 1;
+    for (const int32_t top_k : {0, 1, 40, 300, 4096}) {
+      for (uint32_t position = 0; position < 50; ++position) {
+        const SamplingParams params = {.temperature = 3, .top_k = top_k, .seed = 11};
+        const double uniform = UniformAt(params.seed, position);
+        ASSERT_EQ(MustSample(logits, params, position), SampleBySorting(logits, params, uniform))
+            << vocab << " " << top_k << " " << position;
+      }
     }
   }
 }

@@ -11,13 +11,14 @@ constexpr float kExcluded = -std::numeric_limits<float>::infinity();
 // The k largest of p, by descending value, ties to the lower index; NaN counts as smallest but one
 // of them may be chosen when nothing else is left.
 void SelectTopK(const float* p, int32_t count, int32_t k, int32_t* ids) {
-  for (int32_t slot = 0; slot < k; ++slot) {
-    int32_t best = -1;
-    for (int32_t i = 0; i < count; ++i) {
-      if (std::find(ids, ids + slot, i) != ids + slot) continue;
-      if (best < 0 || p[i] > p[best] || (p[best] != p[best] && p[i] == p[i])) best = i;
-    }
-    ids[slot] = best;
+  const auto better = [p](int32_t a, int32_t b) {
+    return p[a] > p[b] || (p[b] != p[b] && p[a] == p[a]);
+  };
+  for (int32_t i = 0; i < count; ++i) {
+    if (i >= k && (k == 0 || !better(i, ids[k - 1]))) continue;
+    int32_t at = std::min(i, k - 1);
+    for (; at > 0 && better(i, ids[at - 1]); --at) ids[at] = ids[at - 1];
+    ids[at] = i;
   }
 }
 

@@ -40,10 +40,15 @@ class Server:
         return self
 
     def __exit__(self, kind, *_):
+        if kind is None:
+            self.stop()
+        else:
+            self.close()
+
+    def stop(self):
         try:
-            if kind is None:
-                self.process.send_signal(signal.SIGTERM)
-                check(self.process.wait(timeout=END_S) == 0, "the server ends with 0")
+            self.process.send_signal(signal.SIGTERM)
+            check(self.process.wait(timeout=END_S) == 0, "the server ends with 0")
         finally:
             self.close()
 

@@ -59,7 +59,9 @@ inline void DotTile(P weight, int64_t cols, const float* const* x, float (*sums)
         for (int r = 0; r < R; ++r) {
           const V w = B::Load(raised[r] + j);
 #pragma GCC unroll 8
-          for (int i = 0; i < M; ++i) acc[i][r] = B::Fma(B::Load(x[i] + k + j), w, acc[i][r]);
+          for (int i = 0; i < M; ++i) {
+            acc[i * R + r] = B::Fma(B::Load(x[i] + k + j), w, acc[i * R + r]);
+          }
         }
       }
     }

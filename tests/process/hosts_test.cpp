@@ -94,6 +94,26 @@ TEST_F(HostsTest, FIELD_53_AJobOfMpmdSurvivesTheDeathsOfTheOtherHostsProcesses) 
   lab_.ExpectNothingLeftOn("hostb");
 }
 
+// On the coordinator's host by its board, elsewhere by messages.
+TEST_F(HostsTest, WhatWorkersLearnReachesThoseOfTheOtherHost) {
+  StartMpmd();
+  ExpectSameText([] {});
+  EXPECT_TRUE(Eventually([this] {
+    const nlohmann::json status = job_.Status();
+    if (status["workers"].size() != 2 || status["learning"]["version"] == 0) return false;
+    return std::all_of(status["workers"].begin(), status["workers"].end(), [&](const auto& worker) {
+      return worker["stats"]["predictor_version"] == status["learning"]["version"];
+    });
+  }));
+  const nlohmann::json status = job_.Status();
+  EXPECT_GE(status["learning"]["batches"], 2);
+  EXPECT_GT(status["stride"]["number"], 0);
+  ::kill(mpmd_->pid(), SIGTERM);
+  EXPECT_EQ(mpmd_->Wait(20'000), 143) << mpmd_->err();
+  lab_.ExpectNothingLeftOn("hosta");
+  lab_.ExpectNothingLeftOn("hostb");
+}
+
 TEST_F(HostsTest, FIELD_53_AJobOfMpmdFinishesOnTheFirstHostWhenTheCableIsCut) {
   StartMpmd();
   ExpectSameText([this] { lab_.Link("hostb", false); });

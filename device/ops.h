@@ -219,6 +219,9 @@ class Ops {
   // x += y over n elements
   virtual void Add(float* x, const float* y, int64_t n) = 0;
 
+  // x = factor * x over n elements
+  virtual void Scale(float* x, float factor, int64_t n) = 0;
+
   // x = max(-limit, min(x, limit)) over n elements; NaN stays NaN.
   virtual void Clamp(float* x, float limit, int64_t n) = 0;
 };

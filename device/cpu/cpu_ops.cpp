@@ -505,6 +505,14 @@ void CpuOps::Add(float* x, const float* y, int64_t n) {
   });
 }
 
+void CpuOps::Scale(float* x, float factor, int64_t n) {
+  const StreamProgress::Work work(progress_, StreamKind::kCompute);
+  constexpr int64_t kStep = 16384;
+  ForEach(static_cast<int32_t>((n + kStep - 1) / kStep), kStep / 4.0, [&](int32_t i, int32_t) {
+    kernels_.scale(x + i * kStep, factor, std::min(kStep, n - i * kStep));
+  });
+}
+
 void CpuOps::Clamp(float* x, float limit, int64_t n) {
   const StreamProgress::Work work(progress_, StreamKind::kCompute);
   constexpr int64_t kStep = 16384;

@@ -41,6 +41,7 @@ class CpuOps : public Ops {
                       int32_t hidden, const float* shared_out, const float* shared_gate,
                       float* residual) override;
   void Add(float* x, const float* y, int64_t n) override;
+  void Scale(float* x, float factor, int64_t n) override;
   void Clamp(float* x, float limit, int64_t n) override;
 
  private:

@@ -22,6 +22,7 @@ constexpr Family kFamilies[] = {
     {"OlmoeForCausalLM", "olmoe", MakeOlmoe},
     {"Glm4MoeForCausalLM", "glm4_moe", MakeGlm4Moe},
     {"GptOssForCausalLM", "gpt_oss", MakeGptOss},
+    {"GraniteMoeForCausalLM", "granitemoe", MakeGraniteMoe},
     {"DeepseekV2ForCausalLM", "deepseek_v2", MakeDeepseekV2},
     {"DeepseekV3ForCausalLM", "deepseek_v3", MakeDeepseekV3},
 };

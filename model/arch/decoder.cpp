@@ -41,6 +41,7 @@ class DecoderModel final : public Model {
 
  private:
   Status ComputeLogits(const ForwardBatch& batch, ForwardSink& sink);
+  void AddToResidual(int64_t elements);
 
   const DecoderConfig config_;
   const ModelLimits limits_;
@@ -151,6 +152,9 @@ Status DecoderModel::ComputeLogits(const ForwardBatch& batch, ForwardSink& sink)
     }
     const LinearJob job[] = {{ends_.lm_head, {}, logits_x_, logits_}};
     ops_.Linear(job, count);
+    if (config_.logit_factor != 1) {
+      ops_.Scale(logits_, config_.logit_factor, int64_t{count} * shape.vocab);
+    }
     RETURN_IF_ERROR(device_.CopyToHost(StreamKind::kCompute, host_logits_.data(), logits_,
                                        sizeof(float) * count * shape.vocab));
     RETURN_IF_ERROR(device_.SynchronizeStream(StreamKind::kCompute, Deadline::AfterMs(60'000)));
@@ -163,6 +167,12 @@ Status DecoderModel::ComputeLogits(const ForwardBatch& batch, ForwardSink& sink)
   return OkStatus();
 }
 
+// What a block has left in block_out_.
+void DecoderModel::AddToResidual(int64_t elements) {
+  if (config_.residual_factor != 1) ops_.Scale(block_out_, config_.residual_factor, elements);
+  ops_.Add(residual_, block_out_, elements);
+}
+
 Status DecoderModel::Forward(const ForwardBatch& batch, MoeExecutor& experts, ForwardSink& sink) {
   const ModelShape& shape = config_.shape;
   const auto m = static_cast<int32_t>(batch.tokens.size());
@@ -171,17 +181,18 @@ Status DecoderModel::Forward(const ForwardBatch& batch, MoeExecutor& experts, Fo
   CHECK(batch.kv.size() == layers_.size());
   const int64_t elements = int64_t{m} * shape.hidden;
   ops_.Embed(ends_.embedding, batch.tokens, residual_);
+  if (config_.embedding_factor != 1) ops_.Scale(residual_, config_.embedding_factor, elements);
   for (int32_t index = 0; index < shape.layers; ++index) {
     const DecoderLayer& layer = layers_[index];
     ops_.RmsNorm(residual_, layer.input_norm, config_.norm_eps, m, x_);
     attention_->Run(layer, batch, batch.kv[index], x_, block_out_);
-    ops_.Add(residual_, block_out_, elements);
+    AddToResidual(elements);
     ops_.RmsNorm(residual_, layer.post_norm, config_.norm_eps, m, x_);
     if (layer.is_moe) {
       RETURN_IF_ERROR(moe_.Run(index, batch, x_, block_out_, residual_, experts, sink));
     } else {
       ops_.Mlp(layer.mlp, x_, m, block_out_);
-      ops_.Add(residual_, block_out_, elements);
+      AddToResidual(elements);
     }
   }
   return ComputeLogits(batch, sink);

@@ -37,6 +37,9 @@ struct DecoderConfig {
   int32_t rotary_dim = 0;
   RopePairs rope_pairs = RopePairs::kHalves;
   float attention_scale = 0;
+  float embedding_factor = 1;  // of the embedding
+  float residual_factor = 1;   // of what attention, MLP and experts add to the residual stream
+  float logit_factor = 1;
   float qkv_clip = 0;  // queries, keys and values are clamped to +- this; 0: not
   LatentShape latent;
 

@@ -22,6 +22,8 @@ Result<std::unique_ptr<Architecture>> MakeOlmoe(const JsonConfig& json);
 Result<std::unique_ptr<Architecture>> MakeGlm4Moe(const JsonConfig& json);
 // gpt-oss-20b, gpt-oss-120b
 Result<std::unique_ptr<Architecture>> MakeGptOss(const JsonConfig& json);
+// Granite 3.0, 3.1 MoE (1b-a400m, 3b-a800m), PowerMoE
+Result<std::unique_ptr<Architecture>> MakeGraniteMoe(const JsonConfig& json);
 // DeepSeek-V2, V2-Lite
 Result<std::unique_ptr<Architecture>> MakeDeepseekV2(const JsonConfig& json);
 // DeepSeek-V3, R1, Moonlight

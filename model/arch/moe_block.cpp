@@ -102,6 +102,11 @@ Status MoeBlock::Run(int32_t index, const ForwardBatch& batch, const float* x, f
   RETURN_IF_ERROR(experts.RunExperts(call));
   const bool shared = layer.mlp.gate.data != nullptr;
   if (shared) ops_.Mlp(layer.mlp, x, m, block_out);
+  if (const float factor = config_.residual_factor; factor != 1) {
+    // The host has the weights already: what it sees are the router's own.
+    ops_.Scale(weights_, factor, static_cast<int64_t>(choices));
+    if (shared) ops_.Scale(block_out, factor, int64_t{m} * shape.hidden);
+  }
   ops_.CombineExperts(expert_out_, weights_, m, shape.top_k, shape.hidden,
                       shared ? block_out : nullptr, gated ? gate_ : nullptr, residual);
   if (states) {

@@ -897,6 +897,16 @@ TEST_P(OpsConformance, AddAddsEveryElement) {
   }
 }
 
+TEST_P(OpsConformance, ScaleMultipliesEachElement) {
+  for (size_t n : {1, 15, 33, 20'000}) {
+    const auto x = RandomFloats(n, 1, 3.0f);
+    const auto array = Upload(x);
+    ops().Scale(array.data(), 0.22f, static_cast<int64_t>(n));
+    const auto got = array.Read();
+    for (size_t i = 0; i < n; ++i) ASSERT_EQ(got[i], 0.22f * x[i]) << i;
+  }
+}
+
 TEST_P(OpsConformance, ClampKeepsNan) {
   for (size_t n : {1, 15, 33, 20'000}) {
     auto x = RandomFloats(n, 1, 3.0f);

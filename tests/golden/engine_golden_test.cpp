@@ -113,9 +113,9 @@ TEST_P(FamilyTest, FIELD_1_EqualsTheReference) {
   ExpectParity(Checkpoint(GetParam()), 0);
 }
 
-constexpr const char* kFamilies[] = {"qwen2_moe",  "qwen2_moe_gqa", "qwen3_moe", "mixtral",
-                                     "olmoe",      "glm4_moe",      "gpt_oss",   "deepseek_v2_lite",
-                                     "deepseek_v3"};
+constexpr const char* kFamilies[] = {
+    "qwen2_moe", "qwen2_moe_gqa", "qwen3_moe",   "mixtral",          "olmoe",
+    "glm4_moe",  "gpt_oss",       "granite_moe", "deepseek_v2_lite", "deepseek_v3"};
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyTest, ::testing::ValuesIn(kFamilies),
                          [](const auto& info) { return std::string(info.param); });

@@ -29,7 +29,8 @@ class NaiveDecoder {
       : config_(std::move(config)),
         tensors_(tensors),
         family_(config_["architectures"][0]),
-        latent_(family_.starts_with("Deepseek")) {
+        latent_(family_.starts_with("Deepseek")),
+        granite_(family_ == "GraniteMoeForCausalLM") {
     ReadRope();
   }
 
@@ -40,22 +41,27 @@ class NaiveDecoder {
     for (const int32_t id : ids) {
       const auto& table = tensors_.at("model.embed_tokens.weight").values;
       x.emplace_back(table.begin() + id * hidden, table.begin() + (id + 1) * hidden);
+      for (double& value : x.back()) value *= Get("embedding_multiplier", 1.0);
     }
+    const double residual = Get("residual_multiplier", 1.0);
     for (int layer = 0; layer < Int("num_hidden_layers"); ++layer) {
       const std::string prefix = "model.layers." + std::to_string(layer) + ".";
       Rows h;
       for (const Row& row : x) h.push_back(Norm(prefix + "input_layernorm", row, Eps()));
       h = latent_ ? LatentAttention(prefix + "self_attn.", h)
                   : GroupedAttention(prefix + "self_attn.", layer, h);
-      for (size_t t = 0; t < x.size(); ++t) Add(1, h[t], &x[t]);
+      for (size_t t = 0; t < x.size(); ++t) Add(residual, h[t], &x[t]);
       for (Row& row : x) {
         const Row normed = Norm(prefix + "post_attention_layernorm", row, Eps());
-        Add(1, IsMoe(layer) ? Experts(prefix, normed) : Mlp(prefix + "mlp.", normed), &row);
+        Add(residual, IsMoe(layer) ? Experts(prefix, normed) : Mlp(prefix + "mlp.", normed), &row);
       }
     }
     Rows logits;
     for (const Row& row : x) {
-      logits.push_back(Linear("lm_head", Norm("model.norm", row, Eps())));
+      const bool tied = Get("tie_word_embeddings", false);
+      logits.push_back(
+          Linear(tied ? "model.embed_tokens" : "lm_head", Norm("model.norm", row, Eps())));
+      for (double& logit : logits.back()) logit /= Get("logits_scaling", 1.0);
     }
     return logits;
   }
@@ -130,6 +136,7 @@ class NaiveDecoder {
                         : Get("head_dim", Int("hidden_size") / Int("num_attention_heads"));
     rotary_dim_ = latent_ ? head_dim_ : static_cast<int>(head_dim_ * share);
     scale_ = 1 / std::sqrt(latent_ ? Int("qk_nope_head_dim") + Int("qk_rope_head_dim") : head_dim_);
+    if (granite_) scale_ = Get("attention_multiplier", 1.0);
     const double factor = scaling.value("factor", 1.0);
     for (int i = 0; i < rotary_dim_ / 2; ++i) {
       frequencies_.push_back(std::pow(theta, -2.0 * i / rotary_dim_));
@@ -319,11 +326,31 @@ class NaiveDecoder {
     return y;
   }
 
+  // input_linear has the rows of gate, then those of up.
+  Row JoinedExpert(const std::string& prefix, size_t expert, const Row& x) const {
+    const auto product = [&](const std::string& name, const Row& in) {
+      const PlainTensor& all = tensors_.at(prefix + name + ".weight");
+      const auto rows = static_cast<size_t>(all.shape[1]);
+      Row y(rows, 0.0);
+      for (size_t r = 0; r < rows; ++r) {
+        const float* weights = all.values.data() + (expert * rows + r) * in.size();
+        for (size_t c = 0; c < in.size(); ++c) y[r] += double{weights[c]} * in[c];
+      }
+      return y;
+    };
+    const Row both = product("input_linear", x);
+    Row joined(both.size() / 2);
+    for (size_t i = 0; i < joined.size(); ++i) {
+      joined[i] = both[i] * Sigmoid(both[i]) * both[joined.size() + i];
+    }
+    return product("output_linear", joined);
+  }
+
   // Chosen experts with their weights.
   std::vector<std::pair<size_t, double>> Route(const std::string& name, const Row& x) const {
     Row scores = Linear(name, x);
     const bool corrected = Has(name + ".e_score_correction_bias");
-    const bool of_chosen = family_ == "GptOssForCausalLM";
+    const bool of_chosen = family_ == "GptOssForCausalLM" || granite_;
     if (corrected) {
       for (double& score : scores) score = Sigmoid(score);
     } else if (!of_chosen) {
@@ -371,14 +398,16 @@ class NaiveDecoder {
   Row Experts(const std::string& layer, const Row& x) const {
     const bool mixtral = family_ == "MixtralForCausalLM";
     const bool fused = family_ == "GptOssForCausalLM";
-    const std::string mlp = layer + (mixtral ? "block_sparse_moe." : "mlp.");
+    const std::string mlp = layer + (mixtral || granite_ ? "block_sparse_moe." : "mlp.");
+    const std::string router = granite_ ? "router.layer" : fused ? "router" : "gate";
     Row out(x.size(), 0.0);
-    for (const auto& [expert, weight] : Route(mlp + (fused ? "router" : "gate"), x)) {
+    for (const auto& [expert, weight] : Route(mlp + router, x)) {
       const std::string name = mlp + "experts." + std::to_string(expert) + ".";
       Add(weight,
-          fused     ? FusedExpert(mlp + "experts.", expert, x)
-          : mixtral ? Mlp(name, x, "w1", "w3", "w2")
-                    : Mlp(name, x),
+          fused      ? FusedExpert(mlp + "experts.", expert, x)
+          : granite_ ? JoinedExpert(mlp, expert, x)
+          : mixtral  ? Mlp(name, x, "w1", "w3", "w2")
+                     : Mlp(name, x),
           &out);
     }
     if (Has(mlp + "shared_expert_gate.weight")) {
@@ -392,6 +421,7 @@ class NaiveDecoder {
   const PlainTensors& tensors_;
   const std::string family_;
   const bool latent_;
+  const bool granite_;
   int head_dim_ = 0;
   int rotary_dim_ = 0;
   double scale_ = 0;

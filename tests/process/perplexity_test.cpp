@@ -80,7 +80,7 @@ class PerplexityTest : public ::testing::Test {
 TEST_F(PerplexityTest, FIELD_70_EqualsTheReferenceOfEachModel) {
   ExpectReference(kModel, {"--workers", "2", "--expert-memory", "30%"});
   for (const char* family : {"qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "glm4_moe", "gpt_oss",
-                             "deepseek_v2_lite", "deepseek_v3"}) {
+                             "granite_moe", "deepseek_v2_lite", "deepseek_v3"}) {
     SCOPED_TRACE(family);
     ExpectReference(Golden(family), {});
   }

@@ -121,8 +121,8 @@ TEST_P(CompareFamilyTest, WholeJobEqualsTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Families, CompareFamilyTest,
                          ::testing::Values("qwen2_moe", "qwen2_moe_gqa", "qwen3_moe", "mixtral",
-                                           "olmoe", "glm4_moe", "gpt_oss", "deepseek_v2_lite",
-                                           "deepseek_v3"),
+                                           "olmoe", "glm4_moe", "gpt_oss", "granite_moe",
+                                           "deepseek_v2_lite", "deepseek_v3"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(CompareTest, ADifferenceIsAFailure) {

@@ -142,6 +142,16 @@ void Clamp(float* x, float limit, int64_t n) {
 }
 
 template <typename B>
+void Scale(float* x, float factor, int64_t n) {
+  const typename B::Vec by = B::Set(factor);
+  ForLanes<B>(
+      n, [&](int64_t i) { B::Store(x + i, B::Mul(B::Load(x + i), by)); },
+      [&](int64_t i, int count) {
+        B::StorePartial(x + i, B::Mul(B::LoadPartial(x + i, count), by), count);
+      });
+}
+
+template <typename B>
 void RopeNeighbours(float* head, const float* cos, const float* sin, int32_t half) {
   for (int32_t i = 0; i < half; ++i) {
     const float a = head[2 * i], b = head[2 * i + 1];

@@ -118,6 +118,7 @@ struct KernelTable {
   void (*clamped_swiglu)(float* gate, const float* up, float alpha, float limit, int32_t n);
   void (*sigmoid)(float* x, int32_t n);
   void (*clamp)(float* x, float limit, int64_t n);
+  void (*scale)(float* x, float factor, int64_t n);
   // Columns [col_begin, col_end).
   void (*transposed)(const TransposedArgs& args, int32_t col_begin, int32_t col_end);
   // One head: pairs element i with i + half.

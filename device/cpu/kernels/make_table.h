@@ -28,6 +28,7 @@ inline constexpr KernelTable kKernelTable = {
     .clamped_swiglu = ClampedSwiglu<B>,
     .sigmoid = SigmoidOf<B>,
     .clamp = Clamp<B>,
+    .scale = Scale<B>,
     .transposed = Transposed<B>,
     .rope = Rope<B>,
     .rope_neighbours = RopeNeighbours<B>,

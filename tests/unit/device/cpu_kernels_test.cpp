@@ -177,6 +177,7 @@ TEST_P(CpuKernels, LatentAttentionHasTheReferencesBits) {
       ops.Attention({kHeads, 0.3f, 9, {sinks.stored.data(), dtype, kHeads}}, kv, query.data(), rows,
                     mixed.data());
       ops.Clamp(mixed.data(), 0.5f, static_cast<int64_t>(mixed.size()));
+      ops.Scale(mixed.data(), 1.1f, static_cast<int64_t>(mixed.size()));
       mixed.insert(mixed.end(), query.begin(), query.end());
       return mixed;
     });

@@ -73,6 +73,12 @@ TEST(Families, RefuseByNameWhatTheyDoNotHonour) {
                            "full_attention"]})"},
       {"gpt_oss", "rope_scaling.rope_type", R"({"rope_scaling": {"rope_type": "longrope"}})"},
       {"gpt_oss", "norm_topk_prob", R"({"norm_topk_prob": false})"},
+      {"granite_moe", "quantization_config", R"({"quantization_config": {"quant_method": "fp8"}})"},
+      {"granite_moe", "residual_multiplier", R"({"residual_multiplier": 0})"},
+      {"granite_moe", "logits_scaling", R"({"logits_scaling": "6"})"},
+      {"granite_moe", "activation_function", R"({"activation_function": "gelu"})"},
+      {"granite_moe", "shared_intermediate_size", R"({"shared_intermediate_size": 32})"},
+      {"granite_moe", "norm_topk_prob", R"({"norm_topk_prob": true})"},
       {"deepseek_v2_lite", "norm_topk_prob", R"({"norm_topk_prob": true})"},
       {"deepseek_v2_lite", "topk_method", R"({"topk_method": "noaux_tc"})"},
       {"deepseek_v2_lite", "scoring_func", R"({"scoring_func": "sigmoid"})"},
@@ -130,7 +136,7 @@ TEST(Families, AnyValueOfAnyKeyIsHonouredOrRefused) {
                                    {{"type", "yarn"}, {"factor", 1e6}}};
   int honoured = 0;
   for (const char* checkpoint : {"qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "glm4_moe",
-                                 "gpt_oss", "deepseek_v2_lite", "deepseek_v3"}) {
+                                 "gpt_oss", "granite_moe", "deepseek_v2_lite", "deepseek_v3"}) {
     const nlohmann::json config = GoldenConfig(checkpoint, "{}");
     for (const auto& entry : config.items()) {
       for (const nlohmann::json& value : values) {
@@ -279,6 +285,14 @@ constexpr RealModel kRealModels[] = {
          "num_experts_per_tok": 4, "num_hidden_layers": 24, "num_key_value_heads": 8,
          "num_local_experts": 32, "sliding_window": 128, "vocab_size": 201088})",
      20'914'757'184, 24'891'840, 24 * 32, 98'304},
+    {"granite-3.1-1b-a400m",
+     R"({"architectures": ["GraniteMoeForCausalLM"], "attention_multiplier": 0.015625,
+         "embedding_multiplier": 12.0, "hidden_size": 1024, "intermediate_size": 512,
+         "logits_scaling": 6.0, "max_position_embeddings": 131072, "num_attention_heads": 16,
+         "num_experts_per_tok": 8, "num_hidden_layers": 24, "num_key_value_heads": 8,
+         "num_local_experts": 32, "residual_multiplier": 0.22, "rope_theta": 1500000.0,
+         "tie_word_embeddings": true, "vocab_size": 49155})",
+     1'334'628'352, 1'572'864, 24 * 32, 98'304},
     {"DeepSeek-V2-Lite",
      R"({"architectures": ["DeepseekV2ForCausalLM"], "first_k_dense_replace": 1,
          "hidden_size": 2048, "intermediate_size": 10944, "kv_lora_rank": 512,
@@ -350,11 +364,13 @@ TEST(Families, RealConfigsArePlannedOrRefusedByName) {
     EXPECT_TRUE(key == "architectures" || json.contains(key)) << rest;
   }
   std::sort(planned.begin(), planned.end());
-  EXPECT_THAT(planned, ElementsAre("DeepSeek-R1.config.json", "DeepSeek-V2-Lite.config.json",
-                                   "Mixtral-8x7B-v0.1.config.json", "OLMoE-1B-7B-0125.config.json",
-                                   "Qwen1.5-MoE-A2.7B.config.json", "Qwen2-57B-A14B.config.json",
-                                   "Qwen3-30B-A3B.config.json", "gpt-oss-20b",
-                                   "gpt-oss-20b.config.json", "mixtral-8x22b_WizardLM-2"));
+  EXPECT_THAT(planned,
+              ElementsAre("DeepSeek-R1.config.json", "DeepSeek-V2-Lite.config.json",
+                          "Mixtral-8x7B-v0.1.config.json", "OLMoE-1B-7B-0125.config.json",
+                          "PowerMoE-3b.config.json", "Qwen1.5-MoE-A2.7B.config.json",
+                          "Qwen2-57B-A14B.config.json", "Qwen3-30B-A3B.config.json", "gpt-oss-20b",
+                          "gpt-oss-20b.config.json", "granite-3.1-1b-a400m-instruct.config.json",
+                          "mixtral-8x22b_WizardLM-2"));
 }
 
 }  // namespace

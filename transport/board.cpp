@@ -22,8 +22,8 @@ namespace expertflow {
 struct BoardLayout {
   struct Half {
     std::atomic<uint64_t> version;  // 0: it is being written, or never was
-    uint64_t bytes;
-    uint64_t checksum;
+    std::atomic<uint64_t> bytes;
+    std::atomic<uint64_t> checksum;
   };
   uint64_t magic;
   uint64_t id;
@@ -57,6 +57,21 @@ uint64_t ChecksumOf(std::span<const uint8_t> bytes) {
   return digest.value();
 }
 
+// To and from the board word by word, and each of them atomically: a reader may meet the writer.
+void CopyToBoard(std::span<const uint8_t> message, uint64_t* board) {
+  for (size_t at = 0; at < message.size(); at += sizeof(uint64_t), ++board) {
+    uint64_t word = 0;
+    std::memcpy(&word, message.data() + at, std::min(sizeof(word), message.size() - at));
+    std::atomic_ref(*board).store(word, std::memory_order_relaxed);
+  }
+}
+void CopyFromBoard(uint64_t* board, std::span<uint8_t> message) {
+  for (size_t at = 0; at < message.size(); at += sizeof(uint64_t), ++board) {
+    const uint64_t word = std::atomic_ref(*board).load(std::memory_order_relaxed);
+    std::memcpy(message.data() + at, &word, std::min(sizeof(word), message.size() - at));
+  }
+}
+
 Status Failed(const char* what) {
   return Unavailable(fmt::format("board: cannot {}: {}", what, std::strerror(errno)));
 }
@@ -70,8 +85,9 @@ class Mapping {
   ~Mapping() { ::munmap(data_, bytes_); }
 
   BoardLayout& layout() const { return *static_cast<BoardLayout*>(data_); }
-  uint8_t* Half(uint64_t version, size_t half_bytes) const {
-    return static_cast<uint8_t*>(data_) + kPageBytes + version % 2 * half_bytes;
+  uint64_t* Half(uint64_t version, size_t half_bytes) const {
+    std::byte* half = static_cast<std::byte*>(data_) + kPageBytes + version % 2 * half_bytes;
+    return reinterpret_cast<uint64_t*>(half);
   }
 
  private:
@@ -130,9 +146,9 @@ Status BoardWriter::Write(std::span<const uint8_t> message) {
   BoardLayout::Half& half = layout.half[version % 2];
   half.version.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  std::copy(message.begin(), message.end(), state_->mapping.Half(version, layout.half_bytes));
-  half.bytes = message.size();
-  half.checksum = ChecksumOf(message);
+  CopyToBoard(message, state_->mapping.Half(version, layout.half_bytes));
+  half.bytes.store(message.size(), std::memory_order_relaxed);
+  half.checksum.store(ChecksumOf(message), std::memory_order_relaxed);
   half.version.store(version, std::memory_order_release);
   layout.version.store(version, std::memory_order_release);
   return OkStatus();
@@ -181,11 +197,11 @@ std::optional<std::vector<uint8_t>> BoardReader::Read() {
   if (version == state_->seen) return std::nullopt;
   const BoardLayout::Half& half = layout.half[version % 2];
   if (half.version.load(std::memory_order_acquire) != version) return std::nullopt;
-  const size_t bytes = half.bytes;
+  const size_t bytes = half.bytes.load(std::memory_order_relaxed);
   if (bytes > state_->half_bytes) return std::nullopt;
-  const uint8_t* data = state_->mapping.Half(version, state_->half_bytes);
-  std::vector<uint8_t> message(data, data + bytes);
-  const uint64_t checksum = half.checksum;
+  std::vector<uint8_t> message(bytes);
+  CopyFromBoard(state_->mapping.Half(version, state_->half_bytes), message);
+  const uint64_t checksum = half.checksum.load(std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_acquire);
   if (half.version.load(std::memory_order_relaxed) != version) return std::nullopt;
   if (ChecksumOf(message) != checksum) return std::nullopt;

@@ -215,6 +215,7 @@ Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model) {
   if (options.Given("expert-memory")) input.expert_memory = options.Budget("expert-memory");
   input.streaming_buffers = static_cast<int32_t>(options.Integer("streaming-buffers"));
   input.kv_memory_bytes = options.Bytes("kv-memory");
+  input.kv_memory_most_bytes = options.Bytes("kv-memory-most");
   input.kv_dtype = KvTypeOf(options);
   input.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
   input.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));

@@ -25,6 +25,7 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
   worker.stride = StrideOf(options);
   worker.policy_time_most = options.Number("policy-time") / 100;
   worker.kv_memory_bytes = options.Bytes("kv-memory");
+  worker.kv_memory_most_bytes = options.Bytes("kv-memory-most");
   worker.kv_dtype = KvTypeOf(options);
   worker.sequences_max = static_cast<int32_t>(options.Integer("sequences-max"));
   worker.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));

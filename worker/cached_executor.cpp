@@ -161,7 +161,7 @@ Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(Device& device,
 Status CachedExecutor::Init() {
   ASSIGN_OR_RETURN(compute_done_, device_.CreateEvent());
   for (size_t b = 0; b < buffers_.size(); ++b) {
-    buffers_[b].data = options_.memory + (static_cast<size_t>(options_.slots) + b) * slot_bytes_;
+    buffers_[b].data = options_.memory + b * slot_bytes_;
     ASSIGN_OR_RETURN(buffers_[b].last_reader, device_.CreateEvent());
   }
   TransferEngineOptions engine;
@@ -508,6 +508,36 @@ void CachedExecutor::Arrived(int32_t* waiting, const CopyEnd& end, const Status&
   } else if (event_status_.ok()) {
     event_status_ = status;
   }
+}
+
+bool CachedExecutor::CloseSlots(int32_t count) {
+  TransferEngine::Lock lock(engine_->mutex());
+  const ExpertCache& cache = policy_.cache();
+  const auto loading = [&](SlotId slot) {
+    const ExpertKey key = cache.KeyOf(slot);
+    return key.layer.valid() && cache.StateOf(key) == SlotState::kLoading;
+  };
+  // Between two layers all that is on its way is a guess.
+  const int32_t first = std::max(0, cache.slots() - count);
+  for (int32_t s = first; s < cache.slots(); ++s) {
+    if (loading(SlotId(s)) && cache.IsSpeculative(cache.SlotOf(cache.KeyOf(SlotId(s))))) {
+      engine_->Cancel(slot_copy_[static_cast<size_t>(s)]);
+    }
+  }
+  const Deadline deadline = Deadline::AfterNs(options_.copy_deadline_ns);
+  while (!policy_.CloseSlots(count)) {
+    bool waits = false;
+    for (int32_t s = first; s < cache.slots(); ++s) waits = waits || loading(SlotId(s));
+    if (!waits || !engine_->WaitForCopy(lock, deadline).ok()) return false;
+  }
+  return true;
+}
+
+Status CachedExecutor::OpenSlots(int32_t count) {
+  RETURN_IF_ERROR(device_.Record(compute_done_, StreamKind::kCompute));
+  const TransferEngine::Lock lock(engine_->mutex());
+  policy_.OpenSlots(count);
+  return OkStatus();
 }
 
 ExecutorStats CachedExecutor::stats() const {

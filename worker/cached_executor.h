@@ -90,6 +90,13 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
     predictions_.AdoptLearnt(version, included);
   }
   std::optional<MeasuredStride> TakeStride() override;
+  // Between two calls of RunExperts(), engine's thread. The memory of the last `count` slots is the
+  // caller's from now on; false, and nothing changes, when an expert in one of them is in use or on
+  // its way. Compute that reads a slot comes before what is put on the compute stream from now on.
+  bool CloseSlots(int32_t count);
+  // Gives it back. What was put on the compute stream for it comes before loads into it.
+  Status OpenSlots(int32_t count);
+
   // Invariants of all policies; for tests.
   Status CheckInvariants() const;
 
@@ -107,7 +114,10 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
                  const CachedExecutorOptions& options, ExecutorObserver* observer);
   Status Init();
   size_t Index(ExpertKey key) const { return layer_base_[key.layer.index()] + key.expert.index(); }
-  std::byte* SlotData(SlotId slot) const { return options_.memory + slot.index() * slot_bytes_; }
+  // Streaming buffers come first, so that the last slot ends where the memory does.
+  std::byte* SlotData(SlotId slot) const {
+    return options_.memory + (buffers_.size() + slot.index()) * slot_bytes_;
+  }
 
   // The steps of RunExperts(); those with a Lock need the engine's mutex.
   void Decide(const MoeLayerCall& call, TransferEngine::Lock& lock);

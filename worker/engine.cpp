@@ -228,18 +228,25 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
   const MemoryPlan& plan = options_.plan;
   timeline_ = timeline;
   blocks_ = std::make_unique<StoreBlockSource>(store);
+  const auto slots = static_cast<int32_t>(plan.expert_slots);
+  const uint64_t cache_bytes =
+      plan.in_place ? 0 : CachedExecutorMemoryBytes(*blocks_, slots, plan.streaming_buffers);
+  const uint64_t arena_bytes = cache_bytes + plan.kv_bytes;
+  auto arena = device_.Allocate(arena_bytes);
+  if (!arena.ok()) {
+    return arena.status().WithContext(
+        "arena for experts and KV cache (--expert-memory, --kv-memory)");
+  }
+  arena_ = std::move(arena).value();
   if (plan.in_place) {
     CHECK(device_.properties().host_pointers);
     weights_ = std::make_unique<MappedWeights>(store);
     executor_ = std::make_unique<InPlaceExecutor>(device_, *blocks_, timeline);
   } else {
-    const auto slots = static_cast<int32_t>(plan.expert_slots);
-    const uint64_t cache_bytes = CachedExecutorMemoryBytes(*blocks_, slots, plan.streaming_buffers);
-    const uint64_t dense_bytes = ArenaWeights::Bytes(store);
-    auto arena = device_.Allocate(cache_bytes + dense_bytes);
-    if (!arena.ok()) return arena.status().WithContext("arena for experts (--expert-memory)");
-    arena_ = std::move(arena).value();
-    ASSIGN_OR_RETURN(weights_, ArenaWeights::Load(device_, store, arena_->data() + cache_bytes));
+    auto dense = device_.Allocate(ArenaWeights::Bytes(store));
+    if (!dense.ok()) return dense.status().WithContext("dense weights");
+    dense_ = std::move(dense).value();
+    ASSIGN_OR_RETURN(weights_, ArenaWeights::Load(device_, store, dense_->data()));
     CachedExecutorOptions cache;
     cache.slots = slots;
     cache.stream_buffers = plan.streaming_buffers;
@@ -257,10 +264,16 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.predictor_learns = options_.predictor_learns;
     cache.policy_time_most = options_.policy_time_most;
     cache.chunk_bytes = options_.transfer_chunk_bytes;
-    ASSIGN_OR_RETURN(executor_, CachedExecutor::Create(device_, *blocks_, cache, timeline));
+    ASSIGN_OR_RETURN(auto executor, CachedExecutor::Create(device_, *blocks_, cache, timeline));
+    cached_ = executor.get();
+    executor_ = std::move(executor);
   }
-  ASSIGN_OR_RETURN(kv_,
-                   KvCache::Create(device_, architecture_.shape(), plan.kv_blocks, plan.kv_dtype));
+  kv_ =
+      KvCache::Create(device_, architecture_.shape(), arena_->data() + arena_bytes, plan.kv_dtype);
+  if (plan.exchanges_most > 0) {
+    balance_.emplace(
+        MemoryBalanceOptions{.exchange = plan.exchange, .exchanges_most = plan.exchanges_most});
+  }
   const SchedulerOptions schedule = {.sequences_max = options_.sequences_max,
                                      .prefill_tokens_max = options_.prefill_tokens_max,
                                      .reuse_prefixes = options_.prefix_cache,
@@ -269,7 +282,8 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
   if (options_.group_by_experts && plan.expert_slots < plan.experts_total && !plan.in_place) {
     demand_.emplace(shape.layers, shape.experts, shape.vocab);
   }
-  scheduler_.emplace(schedule, plan.kv_blocks, demand_ ? &*demand_ : nullptr);
+  scheduler_.emplace(schedule, plan.kv_blocks, demand_ ? &*demand_ : nullptr,
+                     static_cast<KvRoom*>(this));
   ASSIGN_OR_RETURN(model_, architecture_.Build(device_, *weights_, plan.limits));
   return OkStatus();
 }
@@ -303,7 +317,7 @@ Status Engine::Start(StartSequence start) {
   // The last token is never fed back, so it needs no place.
   const int64_t needed = sequence->tokens_max() - 1;
   const int64_t limit = std::min<int64_t>(options_.plan.limits.positions_max,
-                                          scheduler_->kv().total() * kKvBlockTokens);
+                                          static_cast<int64_t>(options_.plan.kv_tokens()));
   if (needed > limit) {
     return ResourceExhausted(fmt::format(
         "{} prompt tokens and {} new ones need {} positions of KV cache, there are {}; raise "
@@ -329,6 +343,27 @@ Status Engine::Constrain(Sequence* sequence) {
     }
   }
   return OkStatus();
+}
+
+int64_t Engine::Give(int64_t blocks) {
+  int64_t given = 0;
+  if (!balance_) return given;
+  for (int32_t left = balance_->ExchangesFor(blocks); left > 0; --left) {
+    if (!cached_->CloseSlots(balance_->exchange().slots)) break;
+    balance_->Gave();
+    given += balance_->exchange().blocks;
+  }
+  return given;
+}
+
+Status Engine::BalanceMemory() {
+  const KvBlocks& kv = scheduler_->kv();
+  if (!balance_) return OkStatus();
+  const auto running = static_cast<int64_t>(scheduler_->running());
+  if (!balance_->OnStep(kv.available(), running)) return OkStatus();
+  if (!scheduler_->ShrinkKv(balance_->exchange().blocks)) return OkStatus();
+  balance_->TookBack();
+  return cached_->OpenSlots(balance_->exchange().slots);
 }
 
 void Engine::CountSequences() {
@@ -472,6 +507,7 @@ Status Engine::Step(StepOutput* output) {
   }
   const auto decoded = std::count(prefill_.begin(), prefill_.end(), 0);
   FinishBatch(output);
+  RETURN_IF_ERROR(BalanceMemory());
   CountSequences();
   const int64_t end_ns = NowNs();
   if (timeline_ != nullptr) {

@@ -28,10 +28,13 @@
 #include "worker/memory_plan.h"
 #include "worker/routing_recorder.h"
 #include "worker/sampler.h"
+#include "worker/schedule/memory_balance.h"
 #include "worker/schedule/step_scheduler.h"
 #include "worker/timeline.h"
 
 namespace expertflow {
+
+class CachedExecutor;
 
 struct EngineOptions {
   MemoryPlan plan;
@@ -59,14 +62,14 @@ struct StepOutput {
   std::vector<SequenceFailed> failed;
 };
 
-class Engine {
+class Engine final : private KvRoom {
  public:
   // Allocates what the plan says. `timeline` may be null. REQUIRES: all references outlive the
   // engine
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options, Device& device,
                                                 const Architecture& architecture,
                                                 const StoreView& store, TimelineRecorder* timeline);
-  ~Engine();
+  ~Engine() override;
 
   // Every step from now on goes to `recorder`, which outlives the engine; null: none.
   void RecordTo(RoutingRecorder* recorder) { recorder_ = recorder; }
@@ -102,6 +105,9 @@ class Engine {
   // Puts the sequence where its grammar is after what was generated so far.
   Status Constrain(Sequence* sequence);
   void CountSequences();
+  int64_t Give(int64_t blocks) override;
+  // Blocks that were not needed for a while become slots again.
+  Status BalanceMemory();
   Status CopyBlocks(const StepPlan& plan);
   void Preempted(const ScheduledSequence& scheduled);
   void BuildBatch(const StepPlan& plan);
@@ -116,15 +122,19 @@ class Engine {
   TimelineRecorder* timeline_ = nullptr;
   RoutingRecorder* recorder_ = nullptr;
   std::unique_ptr<ExpertBlockSource> blocks_;
-  std::unique_ptr<DeviceAllocation> arena_;  // dense weights, slots, streaming buffers
+  std::unique_ptr<DeviceAllocation> dense_;  // null: in place
+  // Streaming buffers, slots, and from the other end KV blocks.
+  std::unique_ptr<DeviceAllocation> arena_;
   std::unique_ptr<WeightSource> weights_;
   std::unique_ptr<ExpertExecutor> executor_;
+  CachedExecutor* cached_ = nullptr;  // executor_, if it has slots
   std::unique_ptr<KvCache> kv_;
   std::unique_ptr<Model> model_;
   Sampler sampler_;
   GrammarCache grammars_;
 
   std::optional<ExpertDemand> demand_;                         // none: all experts are at hand
+  std::optional<MemoryBalance> balance_;                       // none: the border does not move
   std::optional<StepScheduler> scheduler_;                     // set by Init()
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;  // those of the scheduler
 

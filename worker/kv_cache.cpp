@@ -4,24 +4,24 @@
 
 namespace expertflow {
 
-Result<std::unique_ptr<KvCache>> KvCache::Create(Device& device, const ModelShape& shape,
-                                                 int64_t blocks, DType dtype) {
+uint64_t KvCache::BlockBytes(const ModelShape& shape, DType dtype) {
+  return static_cast<uint64_t>(shape.layers * kKvBlockTokens * shape.kv.bytes(dtype));
+}
+
+std::unique_ptr<KvCache> KvCache::Create(Device& device, const ModelShape& shape, std::byte* end,
+                                         DType dtype) {
   const KvShape& kv = shape.kv;
-  const int64_t stride = kKvBlockTokens * kv.heads * KvHeadBytes(dtype, kv.head_dim);
-  const int64_t layer_bytes = blocks * kKvBlockTokens * kv.bytes(dtype);
+  const int64_t heads_bytes = kKvBlockTokens * kv.heads * KvHeadBytes(dtype, kv.head_dim);
+  const auto block_bytes = static_cast<int64_t>(BlockBytes(shape, dtype));
   auto cache = std::unique_ptr<KvCache>(new KvCache(device));
-  const auto bytes = static_cast<uint64_t>(shape.layers * layer_bytes);
-  auto memory = device.Allocate(bytes);
-  if (!memory.ok()) return memory.status().WithContext("KV cache (--kv-memory)");
-  cache->memory_ = std::move(memory).value();
-  auto* base = static_cast<std::byte*>(cache->memory_->data());
+  std::byte* base = end - block_bytes;
   for (int32_t layer = 0; layer < shape.layers; ++layer) {
-    std::byte* keys = base + layer * layer_bytes;
-    std::byte* values = kv.shared_dim > 0 ? nullptr : keys + blocks * stride;
+    std::byte* keys = base + layer * kKvBlockTokens * kv.bytes(dtype);
+    std::byte* values = kv.shared_dim > 0 ? nullptr : keys + heads_bytes;
     cache->layers_.push_back(
-        {keys, values, stride, kKvBlockTokens, kv.heads, kv.head_dim, kv.shared_dim, dtype});
+        {keys, values, -block_bytes, kKvBlockTokens, kv.heads, kv.head_dim, kv.shared_dim, dtype});
   }
-  cache->staging_.resize(static_cast<size_t>(stride));
+  cache->staging_.resize(static_cast<size_t>(heads_bytes));
   return cache;
 }
 

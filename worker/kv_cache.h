@@ -17,9 +17,12 @@ namespace expertflow {
 
 class KvCache {
  public:
-  // `dtype` as in KvLayer.
-  static Result<std::unique_ptr<KvCache>> Create(Device& device, const ModelShape& shape,
-                                                 int64_t blocks, DType dtype);
+  // A block in all layers: it is one piece of memory.
+  static uint64_t BlockBytes(const ModelShape& shape, DType dtype);
+  // `dtype` as in KvLayer. Blocks lie one before the other below `end`, the first one last: device
+  // memory of the caller, of which the cache uses as many blocks as its user does.
+  static std::unique_ptr<KvCache> Create(Device& device, const ModelShape& shape, std::byte* end,
+                                         DType dtype);
 
   // One entry a layer, for the forward pass.
   std::span<const KvLayer> layers() const { return layers_; }
@@ -31,7 +34,6 @@ class KvCache {
   explicit KvCache(Device& device) : device_(device) {}
 
   Device& device_;
-  std::unique_ptr<DeviceAllocation> memory_;
   std::vector<KvLayer> layers_;
   std::vector<std::byte> staging_;  // of a copy: tokens of one layer's block
 };

@@ -39,6 +39,27 @@ Status PlanExperts(const MemoryPlanInput& input, MemoryPlan* plan) {
   return OkStatus();
 }
 
+Status PlanExchanges(const MemoryPlanInput& input, uint64_t block_bytes, MemoryPlan* plan) {
+  const uint64_t most = input.kv_memory_most_bytes;
+  if (most == 0) return OkStatus();
+  if (most < plan->kv_bytes) {
+    return InvalidArgument(
+        fmt::format("--kv-memory-most {} is less than the KV cache has from the start ({}, "
+                    "--kv-memory)",
+                    FormatBytes(most), FormatBytes(plan->kv_bytes)));
+  }
+  if (plan->expert_slots == 0) {
+    return InvalidArgument(
+        "--kv-memory-most: there are no expert slots that the KV cache could take memory from "
+        "(--device-memory arena, --expert-memory)");
+  }
+  plan->exchange = ExchangeOf(plan->slot_bytes, block_bytes);
+  const auto more = static_cast<int64_t>(most / block_bytes) - plan->kv_blocks;
+  plan->exchanges_most = static_cast<int32_t>(
+      std::min(more / plan->exchange.blocks, plan->expert_slots / plan->exchange.slots));
+  return OkStatus();
+}
+
 Status PlanKv(const ModelShape& shape, const MemoryPlanInput& input, MemoryPlan* plan) {
   plan->kv_dtype = input.kv_dtype;
   const uint64_t block_bytes = shape.kv_bytes_per_token(input.kv_dtype) * kKvBlockTokens;
@@ -57,7 +78,7 @@ Status PlanKv(const ModelShape& shape, const MemoryPlanInput& input, MemoryPlan*
                                        FormatBytes(block_bytes)));
   }
   plan->kv_bytes = static_cast<uint64_t>(plan->kv_blocks) * block_bytes;
-  return OkStatus();
+  return PlanExchanges(input, block_bytes, plan);
 }
 
 }  // namespace
@@ -74,7 +95,7 @@ StoreSizes StoreSizesOf(const StoreView& store) {
 }
 
 uint64_t MemoryPlan::kv_tokens() const {
-  return static_cast<uint64_t>(kv_blocks) * kKvBlockTokens;
+  return static_cast<uint64_t>(kv_blocks_most()) * kKvBlockTokens;
 }
 
 Result<MemoryPlan> MakeMemoryPlan(const Architecture& architecture, const MemoryPlanInput& input) {
@@ -103,13 +124,13 @@ Result<MemoryPlan> MakeMemoryPlan(const Architecture& architecture, const Memory
 std::string MemoryPlanJson(const MemoryPlan& plan) {
   return fmt::format(
       R"({{"in_place":{},"dense_bytes":{},"expert_slots":{},"slot_bytes":{},"expert_bytes":{},)"
-      R"("streaming_buffers":{},"streaming_bytes":{},"kv_dtype":"{}","kv_blocks":{},"kv_tokens":{},)"
+      R"("streaming_buffers":{},"streaming_bytes":{},"kv_dtype":"{}","kv_blocks":{},"kv_blocks_most":{},"kv_tokens":{},)"
       R"("kv_bytes":{},)"
       R"("workspace_bytes":{},"experts_total":{},"store_bytes":{},"total_bytes":{}}})",
       plan.in_place, plan.dense_bytes, plan.expert_slots, plan.slot_bytes, plan.expert_bytes,
       plan.streaming_buffers, plan.streaming_bytes, DTypeName(plan.kv_dtype), plan.kv_blocks,
-      plan.kv_tokens(), plan.kv_bytes, plan.workspace_bytes, plan.experts_total, plan.store_bytes,
-      plan.total_bytes());
+      plan.kv_blocks_most(), plan.kv_tokens(), plan.kv_bytes, plan.workspace_bytes,
+      plan.experts_total, plan.store_bytes, plan.total_bytes());
 }
 
 }  // namespace expertflow

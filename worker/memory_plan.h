@@ -11,6 +11,7 @@
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
 #include "model/arch/model.h"
+#include "worker/schedule/memory_balance.h"
 
 namespace expertflow {
 
@@ -38,6 +39,9 @@ struct MemoryPlanInput {
   ByteBudget expert_memory{.is_percent = true, .percent = 100};
   int32_t streaming_buffers = 2;
   uint64_t kv_memory_bytes = 0;  // 0: four sequences of full length, at most 256 MiB
+  // What the KV cache may take in all, from the slots' memory, while it runs (schedule/
+  // memory_balance.h); 0: what it has from the start.
+  uint64_t kv_memory_most_bytes = 0;
   DType kv_dtype = DType::kF32;  // as in KvLayer
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;
@@ -53,14 +57,17 @@ struct MemoryPlan {
   int32_t streaming_buffers = 0;
   uint64_t streaming_bytes = 0;  // all streaming buffers
   DType kv_dtype = DType::kF32;
-  int64_t kv_blocks = 0;
+  int64_t kv_blocks = 0;  // from the start
   uint64_t kv_bytes = 0;
+  MemoryExchange exchange;     // of slots for KV blocks
+  int32_t exchanges_most = 0;  // 0: the KV cache keeps its size
   uint64_t workspace_bytes = 0;
   int64_t experts_total = 0;
   uint64_t store_bytes = 0;  // shared with every worker of the host
   ModelLimits limits;
 
-  uint64_t kv_tokens() const;
+  int64_t kv_blocks_most() const { return kv_blocks + exchanges_most * exchange.blocks; }
+  uint64_t kv_tokens() const;  // at most
   // What one worker takes for itself.
   uint64_t total_bytes() const {
     return dense_bytes + expert_bytes + streaming_bytes + kv_bytes + workspace_bytes;

@@ -136,6 +136,7 @@ MemoryPlanInput WorkerProcess::PlanInput() const {
   input.expert_memory = options_.expert_memory;
   input.streaming_buffers = options_.streaming_buffers;
   input.kv_memory_bytes = options_.kv_memory_bytes;
+  input.kv_memory_most_bytes = options_.kv_memory_most_bytes;
   input.kv_dtype = options_.kv_dtype;
   input.sequences_max = options_.sequences_max;
   input.prefill_tokens_max = options_.prefill_tokens_max;

@@ -36,7 +36,8 @@ struct WorkerOptions {
   bool shares_learning = true;     // and from what comes to the other workers
   bool shares_stride = true;       // with stride 0: one lead for all workers, else one of its own
   int32_t stride = 0;  // layers of lead of the prefetch; 0: as measured, up to kStrideMost
-  uint64_t kv_memory_bytes = 0;  // 0: see memory_plan.h
+  uint64_t kv_memory_bytes = 0;       // 0: see memory_plan.h
+  uint64_t kv_memory_most_bytes = 0;  // likewise
   DType kv_dtype = DType::kF32;
   int32_t sequences_max = 16;
   int32_t prefill_tokens_max = 512;  // per step

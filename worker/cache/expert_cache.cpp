@@ -69,6 +69,7 @@ ExpertCache::ExpertCache(ExpertCacheOptions options)
   }
   records_.resize(total);
   slots_.resize(static_cast<size_t>(options_.slots));
+  open_slots_ = options_.slots;
   decisions_.reserve(static_cast<size_t>(widest));
   wrong_.reserve(static_cast<size_t>(widest));
   miss_order_.reserve(static_cast<size_t>(widest));
@@ -276,7 +277,7 @@ SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, 
                            ExpertKey* victim) {
   *victim = ExpertKey{};
   int32_t chosen = -1;
-  if (slots_used_ < options_.slots) {
+  if (slots_used_ < open_slots_) {
     chosen = first_free_hint_;
     while (slots_[static_cast<size_t>(chosen)].state != SlotState::kFree) ++chosen;
     first_free_hint_ = chosen + 1;
@@ -488,8 +489,7 @@ void ExpertCache::CompareWithLru(std::span<const LayerDemand> demands, size_t ba
   if (stats_.ranks_by_recency) {
     stats_.ranks_by_recency = stats_.decode_misses > lru + lru / 400;
     if (!stats_.ranks_by_recency) ForgetCandidates();
-  } else if (stats_.decode_misses >
-             lru + lru / 200 + static_cast<uint64_t>(options_.slots) / 2 + 16) {
+  } else if (stats_.decode_misses > lru + lru / 200 + static_cast<uint64_t>(open_slots_) / 2 + 16) {
     stats_.ranks_by_recency = true;
     ForgetCandidates();
     ++stats_.lru_switches;
@@ -502,9 +502,8 @@ void ExpertCache::CountStep(LayerId layer, uint64_t demand) {
   if (layer_order_[layer.index()] != moe_layers_ - 1) return;
   stats_.demand_per_step = pass_demand_;
   pass_demand_ = 0;
-  const auto slots = static_cast<uint64_t>(options_.slots);
-  stats_.thrashing =
-      options_.slots < options_.top_k * moe_layers_ || slots < stats_.demand_per_step;
+  const auto slots = static_cast<uint64_t>(open_slots_);
+  stats_.thrashing = open_slots_ < options_.top_k * moe_layers_ || slots < stats_.demand_per_step;
 }
 
 void ExpertCache::EndLayer() {
@@ -567,6 +566,32 @@ ExpertCache::Slot& ExpertCache::Get(SlotRef ref) {
   return slot;
 }
 
+bool ExpertCache::CloseSlots(int32_t count) {
+  CHECK(!event_open_ && count >= 0);
+  if (count > open_slots_) return false;
+  const auto closing = std::span(slots_).subspan(static_cast<size_t>(open_slots_ - count),
+                                                 static_cast<size_t>(count));
+  for (const Slot& slot : closing) {
+    if (slot.state != SlotState::kFree && !MayLeave(slot)) return false;
+  }
+  for (Slot& slot : closing) {
+    if (slot.state == SlotState::kFree) continue;
+    candidates_[slot.key.layer.index()].valid = false;
+    Evict(slot, false);
+  }
+  open_slots_ -= count;
+  shadow_.SetSlots(open_slots_);
+  digest_.Fold(uint64_t{9} << 56 | static_cast<uint64_t>(open_slots_));
+  return true;
+}
+
+void ExpertCache::OpenSlots(int32_t count) {
+  CHECK(!event_open_ && count >= 0 && count <= options_.slots - open_slots_);
+  open_slots_ += count;
+  shadow_.SetSlots(open_slots_);
+  digest_.Fold(uint64_t{10} << 56 | static_cast<uint64_t>(open_slots_));
+}
+
 void ExpertCache::OnLoaded(SlotRef ref) {
   Slot& slot = Get(ref);
   slot.state = SlotState::kReady;
@@ -626,6 +651,7 @@ Status ExpertCache::CheckInvariants() const {
       if (static_cast<int32_t>(s) < first_free_hint_) return Internal(where + "free, but hidden");
       continue;
     }
+    if (static_cast<int32_t>(s) >= open_slots_) return Internal(where + "closed, but used");
     ++used;
     ready += slot.state == SlotState::kReady ? 1 : 0;
     speculative += slot.state == SlotState::kLoading && slot.speculative ? 1 : 0;
@@ -636,6 +662,7 @@ Status ExpertCache::CheckInvariants() const {
     if (slot.pins > (event_open_ ? 1 : 0)) return Internal(where + "pinned outside its event");
     if (slot.pins > 0 && slot.speculative) return Internal(where + "used, but speculative");
   }
+  if (used > open_slots_) return Internal("more slots are used than are open");
   if (used != slots_used_ || ready != slots_ready_) return Internal("slot counts are off");
   if (speculative != speculative_loads_) return Internal("count of speculative loads is off");
   size_t present = 0;

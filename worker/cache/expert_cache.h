@@ -143,6 +143,13 @@ class ExpertCache {
   // The same forecast for an expert that is resident: protects it, loads nothing.
   void NotePrediction(ExpertKey key, uint32_t probability_ppm);
 
+  // The last `count` slots hold nothing from now on, so that their memory is free for something
+  // else. False, and nothing changes, when one is in use or loading, or there are not so many. Not
+  // within an event.
+  bool CloseSlots(int32_t count);
+  // The last ones that were closed are there again. REQUIRES: so many are closed
+  void OpenSlots(int32_t count);
+
   void OnLoaded(SlotRef slot);
   // The driver refused or could not finish a load; pins on it are void. The slot is free again.
   void OnLoadFailed(SlotRef slot);
@@ -156,7 +163,7 @@ class ExpertCache {
   bool IsSpeculative(SlotRef slot) const;
   ExpertKey KeyOf(SlotId slot) const { return slots_[slot.index()].key; }
   uint64_t BlockBytes(ExpertKey key) const { return options_.block_bytes[Index(key)]; }
-  int32_t slots() const { return options_.slots; }
+  int32_t slots() const { return open_slots_; }  // closed ones are not counted
   int32_t slots_used() const { return slots_used_; }
   bool AllResident() const { return slots_ready_ == static_cast<int32_t>(records_.size()); }
   // MoE layers from the current event's layer until `layer` comes: 1..L.
@@ -267,6 +274,7 @@ class ExpertCache {
   std::vector<Record> records_;
   std::span<const uint32_t> forecast_;  // by record; empty: none
   std::vector<Slot> slots_;
+  int32_t open_slots_ = 0;
   int32_t slots_used_ = 0;
   int32_t slots_ready_ = 0;
   int32_t first_free_hint_ = 0;  // no free slot below this one

@@ -51,6 +51,15 @@ int32_t ShadowLru::OnEvent(std::span<const size_t> experts) {
   return misses;
 }
 
+void ShadowLru::SetSlots(int32_t slots) {
+  slots_ = slots;
+  for (; held_ > slots_; --held_) {
+    const size_t oldest = links_[end_].newer;
+    Unlink(oldest);
+    links_[oldest].held = false;
+  }
+}
+
 bool ShadowLru::IsConsistent() const {
   int32_t count = 0;
   for (size_t at = links_[end_].newer; at != end_; at = links_[at].newer) {

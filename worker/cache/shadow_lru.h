@@ -18,6 +18,9 @@ class ShadowLru {
   // is evicted for another one of them.
   int32_t OnEvent(std::span<const size_t> experts);
 
+  // From now on; the least recently used go.
+  void SetSlots(int32_t slots);
+
   int32_t held() const { return held_; }
   bool Holds(size_t expert) const { return links_[expert].held; }
   // Links and count agree; for tests.
@@ -35,7 +38,7 @@ class ShadowLru {
   void PushNewest(size_t expert);
 
   const size_t end_;  // the list's head: its `newer` is the oldest, its `older` the newest
-  const int32_t slots_;
+  int32_t slots_;
   std::vector<Link> links_;
   int32_t held_ = 0;
   uint64_t event_ = 0;

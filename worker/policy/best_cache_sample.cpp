@@ -18,6 +18,15 @@ void BestCacheSample::Begin(std::span<const size_t> resident) {
   resident_.assign(resident.begin(), resident.end());
 }
 
+void BestCacheSample::SetSlots(int32_t slots) {
+  options_.slots = slots;
+  if (pause_left_ > 0) return;
+  window_ = {};
+  uses_.clear();
+  events_.assign(1, 0);
+  pause_left_ = options_.pause_events;
+}
+
 void BestCacheSample::OnEvent(std::span<const size_t> uses, uint64_t misses, uint64_t lru_misses) {
   if (pause_left_ > 0) {
     --pause_left_;

@@ -38,6 +38,8 @@ class BestCacheSample {
   bool WantsBegin() const { return pause_left_ == 0 && events_.size() == 1 && uses_.empty(); }
   // `resident`: distinct, at most as many as there are slots.
   void Begin(std::span<const size_t> resident);
+  // From now on; a window that has begun does not count.
+  void SetSlots(int32_t slots);
   // Distinct experts of an event, and how many of them each missed. Outside of a window it waits.
   void OnEvent(std::span<const size_t> uses, uint64_t misses, uint64_t lru_misses);
 
@@ -46,7 +48,7 @@ class BestCacheSample {
  private:
   uint64_t BestMisses();
 
-  const BestCacheSampleOptions options_;
+  BestCacheSampleOptions options_;
   int32_t pause_left_;
   // The window so far: uses of event i are uses_[events_[i] .. events_[i + 1]).
   std::vector<size_t> uses_;

@@ -191,6 +191,22 @@ void ExpertPolicy::Measure(const EventTimes& times) {
   if (trial_ != nullptr) trial_->OnLayer(times.layer_ns);
 }
 
+bool ExpertPolicy::CloseSlots(int32_t count) {
+  if (!cache_.CloseSlots(count)) return false;
+  FollowSlots();
+  return true;
+}
+
+void ExpertPolicy::OpenSlots(int32_t count) {
+  cache_.OpenSlots(count);
+  FollowSlots();
+}
+
+void ExpertPolicy::FollowSlots() {
+  if (best_ != nullptr) best_->SetSlots(cache_.slots());
+  if (ranks_ != nullptr) ranks_->SetSlots(cache_.slots());
+}
+
 int32_t ExpertPolicy::lookahead() const {
   const bool useful = cache_.slots() > 0 && !cache_.AllResident() && planner_.active() &&
                       (trial_ == nullptr || trial_->on());

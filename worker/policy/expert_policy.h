@@ -73,6 +73,10 @@ class ExpertPolicy {
                                          std::span<const uint32_t> probabilities_ppm);
   void End(const EventTimes& times);
 
+  // See ExpertCache; between events.
+  bool CloseSlots(int32_t count);
+  void OpenSlots(int32_t count);
+
   // MoE layers of lead that predictions are wanted for now; 0: none.
   int32_t lookahead() const;
 
@@ -95,6 +99,7 @@ class ExpertPolicy {
   // The forecast of this event goes to the cache when it is needed first.
   void UseForecast();
   void Measure(const EventTimes& times);
+  void FollowSlots();
   void BeginSample();
   void Sample(std::span<const DemandDecision> decisions);
 

@@ -37,6 +37,9 @@ class ForecastRanks {
   // had no decode row. Valid until the next call.
   std::span<const uint32_t> Distances();
 
+  // Of the cache from now on.
+  void SetSlots(int32_t slots) { slots_ = slots; }
+
   size_t sequences() const { return sequences_.size(); }
 
  private:
@@ -44,7 +47,7 @@ class ForecastRanks {
   void FollowHorizon(int32_t layer, int32_t distinct);
 
   const std::shared_ptr<const NextUseModel> model_;
-  const double slots_;
+  double slots_;
   std::optional<NextUseMap> map_;
   double map_ratio_ = 1;
   double demand_ = 0;  // distinct experts of a pass over the layers, smoothed

@@ -7,10 +7,46 @@
 
 namespace expertflow {
 
-KvBlocks::KvBlocks(int64_t count, bool reuse) : reuse_(reuse), blocks_(static_cast<size_t>(count)) {
-  for (int32_t block = 0; block < static_cast<int32_t>(count); ++block) {
-    blocks_[static_cast<size_t>(block)].node = tree_.end();
-    empty_.insert(empty_.end(), block);
+KvBlocks::KvBlocks(int64_t count, bool reuse) : reuse_(reuse) {
+  Grow(count);
+}
+
+void KvBlocks::Grow(int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    empty_.insert(empty_.end(), static_cast<int32_t>(blocks_.size()));
+    blocks_.emplace_back().node = tree_.end();
+  }
+}
+
+bool KvBlocks::Shrink(int64_t count) {
+  CHECK(count >= 0 && count <= total());
+  const auto first = static_cast<size_t>(total() - count);
+  for (size_t block = first; block < blocks_.size(); ++block) {
+    if (blocks_[block].holders > 0) return false;
+  }
+  for (size_t block = first; block < blocks_.size(); ++block) {
+    if (blocks_[block].node != tree_.end()) Forget(static_cast<int32_t>(block));
+  }
+  empty_.erase(empty_.lower_bound(static_cast<int32_t>(first)), empty_.end());
+  blocks_.resize(first);
+  return true;
+}
+
+void KvBlocks::Forget(int32_t block) {
+  std::vector<int32_t> forgotten = {block};
+  for (size_t i = 0; i < forgotten.size(); ++i) {
+    auto after = tree_.lower_bound(KeyOf(forgotten[i], {}));
+    for (; after != tree_.end() && after->first.parent == forgotten[i]; ++after) {
+      forgotten.push_back(after->second);
+    }
+  }
+  for (const int32_t number : forgotten) {
+    Block& known = blocks_[static_cast<size_t>(number)];
+    CHECK(known.holders == 0);
+    unheld_.erase(known.given_up);
+    tree_.erase(known.node);
+    known.node = tree_.end();
+    empty_.insert(number);
   }
 }
 

@@ -70,6 +70,12 @@ class KvBlocks {
   // Gives all blocks back.
   void Release(KvTable* table);
 
+  // So many more, numbered on.
+  void Grow(int64_t count);
+  // The last `count` blocks go, with what is known of them and what comes after that. False, and
+  // nothing changes, when one of them is held.
+  bool Shrink(int64_t count);
+
   // For tests. `tables`: of all sequences.
   Status CheckInvariants(std::span<const KvTable* const> tables) const;
 
@@ -98,6 +104,8 @@ class KvBlocks {
   int32_t Take();  // -1: none is available
   void Hold(int32_t block);
   void Drop(int32_t block);
+  // An unheld, known block and all that are known after it are empty from now on.
+  void Forget(int32_t block);
   // Puts a held, known block at the end of the known ones.
   void Append(KvTable* table, int32_t block);
 

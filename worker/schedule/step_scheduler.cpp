@@ -73,7 +73,7 @@ void StepScheduler::Admit(bool reuse) {
     const int64_t blocks = KvBlocks::BlocksFor(static_cast<int64_t>(next->tokens.size()));
     const int64_t shared = reuse ? kv_.CountHeld(next->tokens, ReuseMax(*next)) : 0;
     const auto growth = static_cast<int64_t>(running_.size());
-    if (blocks - shared + growth > kv_.available()) return;
+    if (!HasBlocks(blocks - shared + growth)) return;
     if (reuse) Reuse(next);
     CHECK(kv_.Reserve(&next->kv, blocks));
     for (size_t i = 0; i < chosen; ++i) ++waiting_[i]->overtaken;
@@ -113,7 +113,15 @@ bool StepScheduler::IsComputedByAnother(const ScheduledSequence& sequence) const
   });
 }
 
+bool StepScheduler::HasBlocks(int64_t blocks) {
+  const int64_t lacking = blocks - kv_.available();
+  if (lacking > 0 && room_ != nullptr) kv_.Grow(room_->Give(lacking));
+  return blocks <= kv_.available();
+}
+
 bool StepScheduler::MakeRoom(size_t index, int64_t tokens) {
+  const auto held = static_cast<int64_t>(running_[index]->kv.blocks.size());
+  HasBlocks(KvBlocks::BlocksFor(tokens) - held);
   while (!kv_.Reserve(&running_[index]->kv, KvBlocks::BlocksFor(tokens))) {
     Preempt();
     if (index == running_.size()) return false;

@@ -70,12 +70,22 @@ struct StepPlan {
   std::vector<ScheduledSequence*> preempted;  // they wait now; `computed` is 0
 };
 
+// Where more KV blocks may come from (memory_balance.h).
+class KvRoom {
+ public:
+  virtual ~KvRoom() = default;
+  // `blocks` more are needed. Returns how many there are from now on, numbered on: more, fewer or
+  // 0.
+  virtual int64_t Give(int64_t blocks) = 0;
+};
+
 class StepScheduler {
  public:
-  // `demand` outlives the scheduler; null: experts do not matter.
+  // Both outlive the scheduler. `demand` null: experts do not matter. `room` null: there are no
+  // more blocks than these.
   StepScheduler(const SchedulerOptions& options, int64_t kv_blocks,
-                const ExpertDemand* demand = nullptr)
-      : options_(options), demand_(demand), kv_(kv_blocks, options.reuse_prefixes) {}
+                const ExpertDemand* demand = nullptr, KvRoom* room = nullptr)
+      : options_(options), demand_(demand), room_(room), kv_(kv_blocks, options.reuse_prefixes) {}
 
   // REQUIRES: it fits the cache when it runs alone; stays where it is until it is removed
   void Add(ScheduledSequence* sequence);
@@ -85,6 +95,10 @@ class StepScheduler {
   const StepPlan& Plan(bool reuse);
   // The planned step was computed.
   void Advance();
+
+  // The last `blocks` of the KV cache go; false when one of them is held. Not between Plan() and
+  // Advance().
+  bool ShrinkKv(int64_t blocks) { return kv_.Shrink(blocks); }
 
   const KvBlocks& kv() const { return kv_; }
   size_t running() const { return running_.size(); }
@@ -105,10 +119,13 @@ class StepScheduler {
   bool IsComputedByAnother(const ScheduledSequence& sequence) const;
   // Blocks for the first `tokens` tokens of running_[index]; false when it was preempted itself.
   bool MakeRoom(size_t index, int64_t tokens);
+  // Asks for more where `blocks` are not available; whether they are now.
+  bool HasBlocks(int64_t blocks);
   void Preempt();
 
   const SchedulerOptions options_;
   const ExpertDemand* const demand_;
+  KvRoom* const room_;
   KvBlocks kv_;
   std::vector<ScheduledSequence*> waiting_;  // both by rank
   std::vector<ScheduledSequence*> running_;

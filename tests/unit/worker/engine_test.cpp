@@ -345,6 +345,34 @@ TEST_F(EngineTest, APreemptedSequenceLosesNothing) {
   EXPECT_EQ(tokens_[2], text);
 }
 
+// A crowd needs more KV blocks than there are: slots make room instead of anybody being preempted,
+// and come back when it is gone. The text stays what it is alone.
+TEST_F(EngineTest, TheKvCacheGrowsIntoSlotsAndGivesThemBack) {
+  std::map<uint64_t, std::vector<int32_t>> alone;
+  for (uint64_t id = 1; id <= 3; ++id) {
+    alone[id] = Generated({static_cast<int32_t>(id), 5, 9}, 60);
+  }
+  for (const int64_t blocks_most : {0, 20}) {
+    Make(
+        {.in_place = false, .resident_percent = 75, .kv_blocks = 5, .kv_blocks_most = blocks_most});
+    tokens_.clear();
+    for (uint64_t id = 1; id <= 3; ++id) {
+      MustStart(Request(id, {static_cast<int32_t>(id), 5, 9}, 60));
+    }
+    RunToEnd();
+    EXPECT_EQ(tokens_, alone);
+    EXPECT_EQ(engine_->stats().preemptions > 0, blocks_most == 0);
+    EXPECT_EQ(engine_->stats().kv_blocks_total >= 12, blocks_most > 0);
+  }
+  // One that needs little, for long enough; the text is still right with the slots that came back.
+  for (uint64_t id = 10; id < 70; ++id) {
+    MustStart(Request(id, {1, 5, 9}, 60));
+    RunToEnd();
+    ASSERT_EQ(tokens_[id], alone[1]);
+  }
+  EXPECT_EQ(engine_->stats().kv_blocks_total, 5u);
+}
+
 // The second and third of each go on from what the first has computed, to the bit.
 TEST_F(EngineTest, WhatBeginsAlikeIsComputedOnce) {
   std::vector<int32_t> prompt(45);
@@ -578,7 +606,7 @@ TEST(EngineCreate, NoMemoryNamesTheOption) {
   const auto device = MakeFaultDevice();
   EngineOptions options;
   options.plan = testing::PlanFor(model, {});
-  options.plan.kv_blocks = int64_t{1} << 36;
+  options.plan.kv_bytes = uint64_t{1} << 60;
   const auto made = Engine::Create(options, *device, model.architecture(), model.store(), nullptr);
   ASSERT_FALSE(made.ok());
   EXPECT_THAT(made.status().message(), HasSubstr("--kv-memory"));

@@ -243,10 +243,37 @@ TEST(MemoryPlan, JsonHoldsTheNumbers) {
       MemoryPlanJson(plan),
       R"({"in_place":false,"dense_bytes":7777,"expert_slots":2,"slot_bytes":8192,)"
       R"("expert_bytes":16384,"streaming_buffers":2,"streaming_bytes":16384,"kv_dtype":"F32",)"
-      R"("kv_blocks":21,)"
+      R"("kv_blocks":21,"kv_blocks_most":21,)"
       R"("kv_tokens":336,"kv_bytes":21504,"workspace_bytes":23100000,"experts_total":10,)"
       R"("store_bytes":57777,"total_bytes":)" +
           std::to_string(7777 + 16384 + 16384 + 21504 + 23100000) + "}");
+}
+
+TEST(MemoryPlan, TheKvCacheMayGrowIntoSlots) {
+  MemoryPlanInput input = Input();
+  input.expert_memory = Percent(50);
+  input.kv_memory_bytes = 4 * kBlockBytes;
+  input.kv_memory_most_bytes = 4 * kBlockBytes + 2 * kSlotBytes + 1;
+  const MemoryPlan plan = MustPlan(input);
+  // Eight blocks of 1,024 bytes are a slot.
+  EXPECT_EQ(plan.exchange.slots, 1);
+  EXPECT_EQ(plan.exchange.blocks, 8);
+  EXPECT_EQ(plan.exchanges_most, 2);
+  EXPECT_EQ(plan.kv_blocks, 4);
+  EXPECT_EQ(plan.kv_blocks_most(), 4 + 16);
+  EXPECT_EQ(plan.kv_tokens(), 20u * 16);
+  EXPECT_EQ(plan.limits.positions_max, 100);
+  input.kv_memory_most_bytes = 0;
+  EXPECT_EQ(plan.total_bytes() - plan.workspace_bytes,
+            MustPlan(input).total_bytes() - MustPlan(input).workspace_bytes);
+  // No more than all slots.
+  input.kv_memory_most_bytes = uint64_t{1} << 50;
+  EXPECT_EQ(MustPlan(input).exchanges_most, 5);
+  input.kv_memory_most_bytes = 3 * kBlockBytes;
+  EXPECT_THAT(MustRefuse(input), HasSubstr("--kv-memory-most"));
+  input.kv_memory_most_bytes = 5 * kBlockBytes;
+  input.in_place = true;
+  EXPECT_THAT(MustRefuse(input), HasSubstr("no expert slots"));
 }
 
 // What the plan says is what the engine takes from the device.

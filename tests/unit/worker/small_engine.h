@@ -21,6 +21,7 @@ struct SmallEngineOptions {
   int32_t sequences_max = 8;
   int32_t prefill_tokens = 64;
   bool prefix_cache = true;
+  int64_t kv_blocks_most = 0;  // 0: as many as kv_blocks
 };
 
 inline MemoryPlan PlanFor(const SmallModel& model, const SmallEngineOptions& options) {
@@ -30,6 +31,8 @@ inline MemoryPlan PlanFor(const SmallModel& model, const SmallEngineOptions& opt
   input.expert_memory = {.is_percent = true, .percent = options.resident_percent};
   input.kv_memory_bytes = static_cast<uint64_t>(options.kv_blocks) * kKvBlockTokens *
                           model.architecture().shape().kv_bytes_per_token(options.kv_dtype);
+  input.kv_memory_most_bytes = static_cast<uint64_t>(options.kv_blocks_most) * kKvBlockTokens *
+                               model.architecture().shape().kv_bytes_per_token(options.kv_dtype);
   input.kv_dtype = options.kv_dtype;
   input.sequences_max = options.sequences_max;
   input.prefill_tokens_max = options.prefill_tokens;

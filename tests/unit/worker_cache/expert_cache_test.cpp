@@ -258,7 +258,8 @@ class Random {
 
 // Events in any order that a driver may produce, invariants after each.
 uint64_t RandomEvents(uint64_t seed, int events, int32_t slots,
-                      CacheRanking ranking = CacheRanking::kGuarded, bool forecasts = false) {
+                      CacheRanking ranking = CacheRanking::kGuarded, bool forecasts = false,
+                      bool closes = false) {
   Random random(seed);
   Random of_forecast(seed + 1000);
   std::vector<uint32_t> forecast(48);
@@ -322,6 +323,16 @@ uint64_t RandomEvents(uint64_t seed, int events, int32_t slots,
         cache.OnLoaded(ref);
       }
     }
+    if (closes && !open && of_forecast.Below(8) == 0) {
+      const auto count = static_cast<int32_t>(1 + of_forecast.Below(3));
+      const int32_t before = cache.slots();
+      if (of_forecast.Below(2) == 0) {
+        const bool closed = cache.CloseSlots(count);
+        EXPECT_EQ(cache.slots(), closed ? before - count : before);
+      } else if (before + count <= slots) {
+        cache.OpenSlots(count);
+      }
+    }
     const Status status = cache.CheckInvariants();
     if (!status.ok()) {
       ADD_FAILURE() << "seed " << seed << " event " << i << ": " << status.ToString();
@@ -339,6 +350,8 @@ TEST(ExpertCache, InvariantsHoldUnderRandomEvents) {
     RandomEvents(seed, 5'000, n, CacheRanking::kNextUse);
     RandomEvents(seed, 5'000, n, CacheRanking::kRecency);
     RandomEvents(seed, 5'000, n, CacheRanking::kGuarded, true);
+    RandomEvents(seed, 5'000, n, CacheRanking::kGuarded, false, true);
+    RandomEvents(seed, 5'000, n, CacheRanking::kRecency, true, true);
   }
 }
 
@@ -377,6 +390,38 @@ TEST(ExpertCache, PlainLruDecidesAsRanksByRecencyDo) {
     }
     EXPECT_GT(missed, 100u);
   }
+}
+
+TEST(ExpertCache, ClosedSlotsHoldNothingAndOpenOnesDoAgain) {
+  ExpertCache cache(Options(1, 8, 2, 4));
+  const auto use = [&](int32_t first, int32_t count) {
+    std::vector<LayerDemand> demands;
+    for (int32_t e = first; e < first + count; ++e) demands.push_back({ExpertId(e), 1, 0});
+    for (const DemandDecision& d : cache.BeginLayer(LayerId(0), demands)) {
+      if (d.outcome == DemandOutcome::kLoad) cache.OnLoaded(d.slot);
+    }
+    cache.EndLayer();
+  };
+  use(0, 4);
+  EXPECT_FALSE(cache.CloseSlots(5));
+  EXPECT_TRUE(cache.CloseSlots(3));
+  EXPECT_EQ(cache.slots(), 1);
+  EXPECT_EQ(cache.slots_used(), 1);
+  EXPECT_EQ(cache.StateOf({LayerId(0), ExpertId(0)}), SlotState::kReady);
+  EXPECT_EQ(cache.StateOf({LayerId(0), ExpertId(3)}), SlotState::kFree);
+  // One that is loading stays.
+  EXPECT_TRUE(cache.CloseSlots(1));
+  cache.OpenSlots(2);
+  const PrefetchDecision loading = cache.TryPrefetch({LayerId(0), ExpertId(5)}, 900'000);
+  ASSERT_TRUE(loading.slot.valid());
+  EXPECT_TRUE(cache.CloseSlots(1));
+  EXPECT_FALSE(cache.CloseSlots(1));
+  cache.OnLoaded(loading.slot);
+  EXPECT_TRUE(cache.CloseSlots(1));
+  EXPECT_TRUE(cache.CheckInvariants().ok());
+  cache.OpenSlots(4);
+  use(4, 4);
+  EXPECT_EQ(cache.slots_used(), 4);
 }
 
 // The behaviour signature: changes when decisions change; say so in the commit.

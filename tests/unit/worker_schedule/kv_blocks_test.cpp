@@ -190,6 +190,49 @@ TEST_F(KvBlocksTest, KeepsNothingWhenItIsOff) {
 }
 
 // A block's contents are followed by its number: whoever is told that tokens are there finds them.
+TEST_F(KvBlocksTest, GrowsAtTheEndAndShrinksWhereNobodyIs) {
+  Make(2);
+  KvTable a;
+  ASSERT_TRUE(blocks_->Reserve(&a, 2));
+  KvTable b;
+  EXPECT_FALSE(blocks_->Reserve(&b, 1));
+  blocks_->Grow(3);
+  EXPECT_EQ(blocks_->total(), 5);
+  ASSERT_TRUE(blocks_->Reserve(&b, 2));
+  EXPECT_THAT(b.blocks, ElementsAre(2, 3));
+  EXPECT_FALSE(blocks_->Shrink(2));
+  EXPECT_EQ(blocks_->total(), 5);
+  EXPECT_TRUE(blocks_->Shrink(1));
+  EXPECT_FALSE(blocks_->Shrink(1));
+  blocks_->Release(&b);
+  EXPECT_TRUE(blocks_->Shrink(2));
+  Check({&a});
+  EXPECT_EQ(blocks_->available(), 0);
+}
+
+// What is known of the blocks that go, and what comes after it, is forgotten; the rest is not.
+TEST_F(KvBlocksTest, ShrinkingForgetsWhatWasThere) {
+  Make(3);
+  KvTable front;
+  ASSERT_TRUE(blocks_->Reserve(&front, 2));  // 0 and 1
+  blocks_->Grow(1);
+  const std::vector<int32_t> tokens = Ascending(100, 32);
+  KvTable table;
+  ASSERT_TRUE(blocks_->Reserve(&table, 2));  // 2 and 3
+  blocks_->Computed(&table, tokens, 32);
+  blocks_->Release(&table);
+  blocks_->Release(&front);
+  Leave(Ascending(500, 16));
+  EXPECT_EQ(Reusable(tokens), 32);
+  EXPECT_TRUE(blocks_->Shrink(1));
+  Check({});
+  EXPECT_EQ(Reusable(tokens), 16);
+  EXPECT_TRUE(blocks_->Shrink(1));
+  EXPECT_EQ(Reusable(tokens), 0);
+  EXPECT_EQ(Reusable(Ascending(500, 16)), 16);
+  Check({});
+}
+
 TEST_F(KvBlocksTest, RandomUseNeverMixesContents) {
   for (uint32_t seed = 1; seed <= 10; ++seed) {
     std::mt19937 random(seed);
@@ -208,6 +251,13 @@ TEST_F(KvBlocksTest, RandomUseNeverMixesContents) {
     int64_t reused_in_all = 0;
     for (int event = 0; event < 600; ++event) {
       const uint32_t kind = random() % 8;
+      if (random() % 20 == 0) {
+        if (random() % 2 == 0) {
+          blocks_->Grow(1 + random() % 3);
+        } else if (blocks_->total() > 6) {
+          blocks_->Shrink(1 + random() % 3);
+        }
+      }
       if (kind < 3) {
         Sequence sequence;
         sequence.tokens.resize(1 + random() % 60);

@@ -132,9 +132,14 @@ std::string DescribePlan(const MemoryPlan& plan, int64_t workers) {
                         FormatBytes(plan.dense_bytes), FormatBytes(plan.streaming_bytes),
                         plan.streaming_buffers);
   }
+  const int64_t kv_tokens = plan.kv_blocks * kKvBlockTokens;
   text += fmt::format("    KV cache       {} for {} tokens in {}; workspace {}\n",
-                      FormatBytes(plan.kv_bytes), plan.kv_tokens(), DTypeName(plan.kv_dtype),
+                      FormatBytes(plan.kv_bytes), kv_tokens, DTypeName(plan.kv_dtype),
                       FormatBytes(plan.workspace_bytes));
+  if (plan.exchanges_most > 0) {
+    text += fmt::format("                   up to {} tokens in memory of {} slots\n",
+                        plan.kv_tokens(), plan.exchanges_most * plan.exchange.slots);
+  }
   return text;
 }
 

@@ -224,7 +224,7 @@ class GgufConverter {
   // `form` is of matrices, `of_some` of values and the experts' last; what their blocks do not
   // divide, and vectors and routers, are F32.
   GgufConverter(const std::string& source, const std::string& architecture, GgufForm form,
-                std::optional<GgufForm> of_some = std::nullopt)
+                const std::optional<GgufForm>& of_some = std::nullopt)
       : architecture_(architecture), form_(std::move(form)), of_some_(of_some.value_or(form_)) {
     pair_.plain = ReadTestTensors(source);
     pair_.config = nlohmann::json::parse(*ReadFileToString(source + "/config.json", 1 << 20));

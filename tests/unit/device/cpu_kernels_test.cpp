@@ -360,27 +360,27 @@ TEST_P(CpuKernels, EveryCodeIsTheValueThatItStandsFor) {
 TEST_P(CpuKernels, QuantisedMatricesHaveTheBitsOfTheirValues) {
   for (const DType dtype : kQuantisedTypes) {
     const bool large = GroupElements(dtype) > 32;
-    const int32_t kHidden = large ? 256 : 96, kWide = large ? 256 : 160;
-    const size_t kSize = static_cast<size_t>(kHidden) * static_cast<size_t>(kWide);
+    const int32_t hidden = large ? 256 : 96, wide = large ? 256 : 160;
+    const size_t size = static_cast<size_t>(hidden) * static_cast<size_t>(wide);
     QuantisedWeights w[3];
     MlpWeights quantised, floats;
-    for (uint32_t i = 0; i < 3; ++i) w[i] = RandomQuantised(dtype, kSize, i + 1);
-    quantised.gate = {w[0].stored.data(), dtype, kWide, kHidden};
-    quantised.up = {w[1].stored.data(), dtype, kWide, kHidden};
-    quantised.down = {w[2].stored.data(), dtype, kHidden, kWide};
-    floats.gate = {w[0].values.data(), DType::kF32, kWide, kHidden};
-    floats.up = {w[1].values.data(), DType::kF32, kWide, kHidden};
-    floats.down = {w[2].values.data(), DType::kF32, kHidden, kWide};
+    for (uint32_t i = 0; i < 3; ++i) w[i] = RandomQuantised(dtype, size, i + 1);
+    quantised.gate = {w[0].stored.data(), dtype, wide, hidden};
+    quantised.up = {w[1].stored.data(), dtype, wide, hidden};
+    quantised.down = {w[2].stored.data(), dtype, hidden, wide};
+    floats.gate = {w[0].values.data(), DType::kF32, wide, hidden};
+    floats.up = {w[1].values.data(), DType::kF32, wide, hidden};
+    floats.down = {w[2].values.data(), DType::kF32, hidden, wide};
     for (const int32_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 40, 100}) {
       if (large && m == 100) continue;
-      const auto x = RandomFloats(static_cast<size_t>(m * kHidden), 4);
+      const auto x = RandomFloats(static_cast<size_t>(m * hidden), 4);
       const auto mlp = [&](Ops& ops, const MlpWeights& weights) {
         std::vector<float> out(x.size());
         ops.Mlp(weights, x.data(), m, out.data());
         return Bits(out);
       };
       const auto linear = [&](Ops& ops, const WeightMatrix& weight) {
-        std::vector<float> out(static_cast<size_t>(m * kWide));
+        std::vector<float> out(static_cast<size_t>(m * wide));
         const LinearJob job{weight, {}, x.data(), out.data()};
         ops.Linear({&job, 1}, m);
         return Bits(out);
@@ -407,20 +407,20 @@ TEST_P(CpuKernels, QuantisedMatricesHaveTheBitsOfTheirValues) {
 TEST_P(CpuKernels, PartsOfQuantisedMatricesHaveTheBitsOfTheirValues) {
   constexpr int32_t kRows = 40;
   for (const DType dtype : kQuantisedTypes) {
-    const int32_t kCols = GroupElements(dtype) > 32 ? 512 : 96;
-    const QuantisedWeights w = RandomQuantised(dtype, static_cast<size_t>(kRows * kCols), 9);
-    const WeightMatrix quantised{w.stored.data(), dtype, kRows, kCols};
-    const WeightMatrix floats{w.values.data(), DType::kF32, kRows, kCols};
+    const int32_t cols = GroupElements(dtype) > 32 ? 512 : 96;
+    const QuantisedWeights w = RandomQuantised(dtype, static_cast<size_t>(kRows * cols), 9);
+    const WeightMatrix quantised{w.stored.data(), dtype, kRows, cols};
+    const WeightMatrix floats{w.values.data(), DType::kF32, kRows, cols};
     Ops &ops = device_->ops(), &reference = reference_->ops();
     const auto embedded = [&](Ops& on, const WeightMatrix& table) {
       const std::vector<int32_t> ids = {0, 39, 7, 7, 22};
-      std::vector<float> out(ids.size() * static_cast<size_t>(kCols));
+      std::vector<float> out(ids.size() * static_cast<size_t>(cols));
       on.Embed(table, ids, out.data());
       return out;  // not its bits: a zero may have lost its sign
     };
     ASSERT_EQ(embedded(ops, quantised), embedded(reference, floats)) << DTypeName(dtype);
     for (const int32_t m : {1, 3, 5, 20}) {
-      const auto x = RandomFloats(static_cast<size_t>(m * kCols), 5);
+      const auto x = RandomFloats(static_cast<size_t>(m * cols), 5);
       const auto part = [&](Ops& on, const WeightMatrix& of) {
         std::vector<float> out(static_cast<size_t>(m) * 11);
         const LinearJob job{of.Rows(5, 20).Rows(2, 11), {}, x.data(), out.data()};
@@ -429,7 +429,7 @@ TEST_P(CpuKernels, PartsOfQuantisedMatricesHaveTheBitsOfTheirValues) {
       };
       ASSERT_EQ(part(ops, quantised), part(reference, floats)) << DTypeName(dtype) << " m " << m;
       const auto transposed = [&](Ops& on, const WeightMatrix& of) {
-        std::vector<float> out(static_cast<size_t>(m * kCols));
+        std::vector<float> out(static_cast<size_t>(m * cols));
         const LinearJob job{of.Rows(3, 13), {}, x.data(), out.data()};
         on.LinearTransposed({&job, 1}, m);
         return Bits(out);
@@ -438,8 +438,8 @@ TEST_P(CpuKernels, PartsOfQuantisedMatricesHaveTheBitsOfTheirValues) {
           << DTypeName(dtype) << " m " << m;
     }
     // By hand: row 7 is what its values say, and part of the matrix begins with row 7.
-    const std::vector<float> row(w.values.begin() + 7 * kCols, w.values.begin() + 8 * kCols);
-    std::vector<float> found(static_cast<size_t>(kCols));
+    const std::vector<float> row(w.values.begin() + 7 * cols, w.values.begin() + 8 * cols);
+    std::vector<float> found(static_cast<size_t>(cols));
     const std::vector<int32_t> id = {0};
     ops.Embed(quantised.Rows(7, 1), id, found.data());
     ASSERT_EQ(found, row);

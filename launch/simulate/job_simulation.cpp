@@ -171,13 +171,7 @@ Result<JobCell> SimulateJobCell(const SimModel& model, const HardwareProfile& ha
   ASSIGN_OR_RETURN(cell.room, RoomForExperts(model, hardware, options.each.memory_bytes,
                                              static_cast<uint64_t>(blocks) * block_bytes));
   const std::vector<uint64_t> uses = TrainingUses(trace);
-  ArmSetup setup;
-  setup.trace = &trace;
-  setup.training_uses = uses;
-  setup.recall = options.each.recall;
-  setup.forecaster = options.each.forecaster;
-  setup.seed = options.each.seed;
-  setup.prediction_ns = options.each.prediction_ns;
+  const ArmSetup setup = ArmSetupFor(trace, uses, options.each);
   SimJobOptions job;
   job.devices = options.devices;
   job.kv_blocks = blocks;

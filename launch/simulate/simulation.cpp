@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/units.h"
-#include "sim/arms.h"
 
 namespace expertflow {
 namespace {
@@ -54,6 +53,18 @@ Result<ExpertRoom> RoomForExperts(const SimModel& model, const HardwareProfile& 
   return room;
 }
 
+ArmSetup ArmSetupFor(const RoutingTrace& trace, std::span<const uint64_t> training_uses,
+                     const SimulationOptions& options) {
+  ArmSetup setup;
+  setup.trace = &trace;
+  setup.training_uses = training_uses;
+  setup.recall = options.recall;
+  setup.forecaster = options.forecaster;
+  setup.seed = options.seed;
+  setup.prediction_ns = options.prediction_ns;
+  return setup;
+}
+
 void SetDevice(const HardwareProfile& hardware, int32_t slots, DeviceSimOptions* options) {
   options->slots = slots;
   options->stream_buffers = kStreamBuffers;
@@ -77,14 +88,8 @@ Result<Cell> SimulateCell(const SimModel& model, const HardwareProfile& hardware
   const Lockstep lockstep = MakeLockstep(trace, sequences, options.batch);
   const Roofline roofline(cell.model, cell.hardware);
   const std::vector<uint64_t> uses = TrainingUses(trace);
-  ArmSetup setup;
-  setup.trace = &trace;
+  ArmSetup setup = ArmSetupFor(trace, uses, options);
   setup.lockstep = &lockstep;
-  setup.training_uses = uses;
-  setup.recall = options.recall;
-  setup.forecaster = options.forecaster;
-  setup.seed = options.seed;
-  setup.prediction_ns = options.prediction_ns;
 
   std::vector<std::string> arms = options.arms;
   const bool floor_asked = std::count(arms.begin(), arms.end(), kFloorArm) > 0;

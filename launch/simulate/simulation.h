@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/status.h"
 #include "predictor/core/next_use_forecaster.h"
+#include "sim/arms.h"
 #include "sim/device_simulator.h"
 #include "sim/roofline.h"
 #include "sim/routing_trace.h"
@@ -34,6 +36,9 @@ Result<ExpertRoom> RoomForExperts(const SimModel& model, const HardwareProfile& 
                                   uint64_t memory_bytes, uint64_t kv_bytes);
 // How often the first half of the sequences, the training part of static binding, used each expert.
 std::vector<uint64_t> TrainingUses(const RoutingTrace& trace);
+// All but the lockstep, which is the device's own. REQUIRES: both outlive it
+ArmSetup ArmSetupFor(const RoutingTrace& trace, std::span<const uint64_t> training_uses,
+                     const SimulationOptions& options);
 // Settings of a device that do not depend on the arm.
 void SetDevice(const HardwareProfile& hardware, int32_t slots, DeviceSimOptions* options);
 

@@ -27,6 +27,16 @@ std::string WriteProfile(const std::string& text) {
   return path;
 }
 
+// Of the bundled model's shape.
+RoutingTrace DrawnRouting(int32_t sequences, int32_t tokens) {
+  SyntheticRouting routing;
+  routing.experts.assign(12, 48);
+  routing.top_k = 4;
+  routing.sequences = sequences;
+  routing.tokens = tokens;
+  return SynthesizeRouting(routing);
+}
+
 TEST(HardwareProfilesTest, AllBuiltInOnesLoadAndSayWhereTheyAreFrom) {
   EXPECT_EQ(BuiltinProfiles().size(), 7u);
   for (const auto& [name, text] : BuiltinProfiles()) {
@@ -91,12 +101,7 @@ TEST(JobSimulationTest, RequestsThatComeAreServedByAllArmsAndTheReportSaysHow) {
   const auto model = MakeSimModel(*source, "tiny-moe", {});
   const auto hardware = LoadHardware("edge");
   ASSERT_TRUE(model.ok() && hardware.ok());
-  SyntheticRouting routing;
-  routing.experts.assign(12, 48);
-  routing.top_k = 4;
-  routing.sequences = 3;
-  routing.tokens = 40;
-  const RoutingTrace trace = SynthesizeRouting(routing);
+  const RoutingTrace trace = DrawnRouting(3, 40);
   JobSimulationOptions options;
   options.each.arms = {"reactive", "static", "lru", "moe-infinity-like", "expertflow", "oracle"};
   options.each.recall = {0.9};
@@ -138,12 +143,7 @@ TEST(SimulationTest, AModelThatCannotFitIsRefusedWithNumbers) {
   const auto model = MakeSimModel(*source, "tiny-moe", {});
   auto hardware = LoadHardware("edge");
   ASSERT_TRUE(model.ok() && hardware.ok());
-  SyntheticRouting routing;
-  routing.experts.assign(12, 48);
-  routing.top_k = 4;
-  routing.sequences = 2;
-  routing.tokens = 20;
-  const RoutingTrace trace = SynthesizeRouting(routing);
+  const RoutingTrace trace = DrawnRouting(2, 20);
   SimulationOptions options;
   options.arms = {"reactive", "expertflow"};
   options.recall = {0.9};

@@ -2,6 +2,7 @@
 // so is the lead of all workers' prefetch, from what they measure. No worker waits for either.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "coordinator/coordinator.h"
 #include "predictor/learnt_messages.h"
@@ -22,17 +23,18 @@ void Coordinator::OnPredictorLearnt(Process* process, const PredictorLearnt& lea
 void Coordinator::PublishLearnt(int64_t now_ns) {
   if (!learnt_.Advance()) return;
   learnt_published_ns_ = now_ns;
-  PredictorVersion all = ToMessage(learnt_.ChangedSince(0));
-  bool board = false;
+  std::vector<IncludedBatch> readers;
   for (auto& [id, process] : processes_) {
     if (process.reads_board) {
-      board = true;
-      all.included.push_back({id.value, learnt_.Included(WorkerId(id.value))});
+      readers.push_back({id.value, learnt_.Included(WorkerId(id.value))});
     } else if (process.ready) {
       SendLearnt(&process);
     }
   }
-  if (board) port_.PostOnBoard(all);
+  if (readers.empty()) return;
+  PredictorVersion all = ToMessage(learnt_.ChangedSince(0));
+  all.included = std::move(readers);
+  port_.PostOnBoard(all);
 }
 
 void Coordinator::SendLearnt(Process* process) {
@@ -50,13 +52,9 @@ void Coordinator::SendLearnt(Process* process) {
 
 void Coordinator::OnStrideReport(Process* process, const StrideReport& report, int64_t now_ns) {
   if (!options_.shares_stride) return;
-  const StrideWindow window = {report.events,        report.timed_events, report.distinct,
-                               report.expected,      report.cached,       report.prefetch_hits,
-                               report.prefetch_late, report.copied,       report.wasted,
-                               report.busy_ns,       report.layer_ns,     report.stall_ns};
   const auto stride_max = static_cast<int32_t>(std::min(report.stride_max, uint32_t{INT32_MAX}));
   if (!stride_.OnReport(WorkerId(process->member.id.value), report.expert_bytes, stride_max,
-                        window)) {
+                        StrideWindowFrom(report))) {
     return;
   }
   stride_published_ns_ = now_ns;

@@ -64,4 +64,20 @@ Result<LearntVersion> LearntVersionFrom(PredictorVersion message) {
   return version;
 }
 
+StrideReport ToMessage(const StrideWindow& window, uint64_t expert_bytes, int32_t stride_max) {
+  return {expert_bytes,         static_cast<uint32_t>(stride_max),
+          window.events,        window.timed_events,
+          window.distinct,      window.expected,
+          window.cached,        window.prefetch_hits,
+          window.prefetch_late, window.copied,
+          window.wasted,        window.busy_ns,
+          window.layer_ns,      window.stall_ns};
+}
+
+StrideWindow StrideWindowFrom(const StrideReport& report) {
+  return {report.events, report.timed_events,  report.distinct,      report.expected,
+          report.cached, report.prefetch_hits, report.prefetch_late, report.copied,
+          report.wasted, report.busy_ns,       report.layer_ns,      report.stall_ns};
+}
+
 }  // namespace expertflow

@@ -133,11 +133,7 @@ void EngineThread::ReportStride(std::vector<Message>* out) {
   if (!measured) return;
   next_report_ns_ = now_ns + report_interval_ns_;
   report_interval_ns_ = std::min(2 * report_interval_ns_, kReportIntervalMostNs);
-  const StrideWindow& w = measured->window;
-  out->emplace_back(
-      StrideReport{measured->expert_bytes, static_cast<uint32_t>(measured->stride_max), w.events,
-                   w.timed_events, w.distinct, w.expected, w.cached, w.prefetch_hits,
-                   w.prefetch_late, w.copied, w.wasted, w.busy_ns, w.layer_ns, w.stall_ns});
+  out->emplace_back(ToMessage(measured->window, measured->expert_bytes, measured->stride_max));
 }
 
 void EngineThread::Run() {

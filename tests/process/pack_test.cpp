@@ -2,37 +2,20 @@
 // models run, whatever the cache, and what cannot be is named.
 #include <nlohmann/json.hpp>
 
-#include "tests/process/program.h"
+#include "tests/process/folder_test.h"
 
 namespace expertflow::testing {
 namespace {
 
-class PackTest : public ::testing::Test {
+class PackTest : public FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = (std::filesystem::temp_directory_path() / "pack-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string Output(const std::vector<std::string>& arguments) {
-    Program program(arguments);
-    EXPECT_EQ(program.Wait(), 0) << program.err();
-    program.ExpectNothingLeft();
-    return program.out();
-  }
-  std::string Run(const std::string& model, std::vector<std::string> extra) {
-    std::vector<std::string> arguments = {"run",       "--model",      model, "--prompt",
-                                          "The river", "--max-tokens", "32"};
-    arguments.insert(arguments.end(), extra.begin(), extra.end());
-    return Output(arguments);
+  std::string Run(const std::string& model, const std::vector<std::string>& extra) {
+    return Output({"run", "--model", model, "--prompt", "The river", "--max-tokens", "32"}, extra);
   }
   // Its report. Leaves the model in folder_/<name>.
-  nlohmann::json Pack(const std::string& name, std::vector<std::string> extra) {
-    std::vector<std::string> arguments = {"pack",   kModel, "-o", folder_ + "/" + name,
-                                          "--json", "-"};
-    arguments.insert(arguments.end(), extra.begin(), extra.end());
-    return nlohmann::json::parse(Output(arguments));
+  nlohmann::json Pack(const std::string& name, const std::vector<std::string>& extra) {
+    return nlohmann::json::parse(
+        Output({"pack", kModel, "-o", folder_ + "/" + name, "--json", "-"}, extra));
   }
   std::string Refused(std::vector<std::string> extra) {
     std::vector<std::string> arguments = {"pack", kModel, "-o", folder_ + "/refused"};
@@ -47,8 +30,6 @@ class PackTest : public ::testing::Test {
     Run(kModel, {"--record", trace});
     return trace;
   }
-
-  std::string folder_;
 };
 
 TEST_F(PackTest, PopularExpertsGetATypeOfTheirOwn) {

@@ -5,7 +5,7 @@
 
 #include "tests/golden/naive_decoder.h"
 #include "tests/golden/quantised_checkpoint.h"
-#include "tests/process/program.h"
+#include "tests/process/folder_test.h"
 
 namespace expertflow::testing {
 namespace {
@@ -22,25 +22,14 @@ double NegativeLogprob(const Row& logits, int32_t token) {
   return std::log(sum) - logits[static_cast<size_t>(token)];
 }
 
-class PerplexityTest : public ::testing::Test {
+class PerplexityTest : public FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = (std::filesystem::temp_directory_path() / "perplexity-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   nlohmann::json Measure(const std::string& model, const std::string& text,
                          const std::vector<std::string>& extra) {
     const std::string file = folder_ + "/text";
     std::ofstream(file) << text;
-    std::vector<std::string> arguments = {"perplexity", "--model", model, "--text",
-                                          file,         "--json",  "-"};
-    arguments.insert(arguments.end(), extra.begin(), extra.end());
-    Program program(arguments);
-    EXPECT_EQ(program.Wait(), 0) << program.err();
-    program.ExpectNothingLeft();
-    return nlohmann::json::parse(program.out());
+    return nlohmann::json::parse(
+        Output({"perplexity", "--model", model, "--text", file, "--json", "-"}, extra));
   }
 
   // Prompt p2 of a reference: its text, and what its logits say.
@@ -73,8 +62,6 @@ class PerplexityTest : public ::testing::Test {
     std::printf("perplexity %.8g, the reference's logits give %.8g: %.2g apart\n",
                 found["perplexity"].get<double>(), expected, error);
   }
-
-  std::string folder_;
 };
 
 TEST_F(PerplexityTest, FIELD_70_EqualsTheReferenceOfEachModel) {

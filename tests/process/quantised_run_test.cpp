@@ -2,31 +2,17 @@
 // give what the same values as float32 give.
 #include "tests/golden/gguf_models.h"
 #include "tests/golden/quantised_checkpoint.h"
-#include "tests/process/program.h"
+#include "tests/process/folder_test.h"
 
 namespace expertflow::testing {
 namespace {
 
-class QuantisedRunTest : public ::testing::Test {
+class QuantisedRunTest : public FolderTest {
  protected:
-  void SetUp() override {
-    folder_ = (std::filesystem::temp_directory_path() / "quantised-run-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
-  std::string Output(const std::vector<std::string>& arguments) {
-    Program program(arguments);
-    EXPECT_EQ(program.Wait(), 0) << program.err();
-    program.ExpectNothingLeft();
-    return program.out();
-  }
-  std::string Run(const std::string& model, std::vector<std::string> extra) {
-    std::vector<std::string> arguments = {"run",         "--model",      model,
-                                          "--tokenizer", kTokenizer,     "--prompt",
-                                          "The river",   "--max-tokens", "24"};
-    arguments.insert(arguments.end(), extra.begin(), extra.end());
-    return Output(arguments);
+  std::string Run(const std::string& model, const std::vector<std::string>& extra) {
+    return Output({"run", "--model", model, "--tokenizer", kTokenizer, "--prompt", "The river",
+                   "--max-tokens", "24"},
+                  extra);
   }
 
   void ExpectSameText(const char* method, const char* dtype) {
@@ -45,7 +31,6 @@ class QuantisedRunTest : public ::testing::Test {
 
   const std::string kSource = EXPERTFLOW_SOURCE_DIR "/tests/golden/checkpoints/";
   const std::string kTokenizer = kSource + "mixtral/tokenizer.json";
-  std::string folder_;
 };
 
 TEST_F(QuantisedRunTest, Gptq) {

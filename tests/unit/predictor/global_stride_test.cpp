@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "predictor/core/followed_stride.h"
+#include "predictor/learnt_messages.h"
 
 namespace expertflow {
 namespace {
@@ -150,6 +151,42 @@ TEST(FollowedStrideTest, GivesOutWholeWindows) {
   EXPECT_EQ(window->events, 4u * kLayers + 1);
   EXPECT_EQ(window->distinct, 4u * (4 * kLayers + 1));
   EXPECT_FALSE(stride.TakeWindow().has_value());
+}
+
+// By name: what a worker measured arrives in the same place.
+TEST(StrideReportTest, HasTheFieldsOfTheWindow) {
+  StrideWindow w;
+  w.events = 1;
+  w.timed_events = 2;
+  w.distinct = 3;
+  w.expected = 4;
+  w.cached = 5;
+  w.prefetch_hits = 6;
+  w.prefetch_late = 7;
+  w.copied = 8;
+  w.wasted = 9;
+  w.busy_ns = 10;
+  w.layer_ns = 11;
+  w.stall_ns = 12;
+  const StrideReport report = ToMessage(w, 1'000, 8);
+  EXPECT_EQ(report.expert_bytes, 1'000u);
+  EXPECT_EQ(report.stride_max, 8u);
+  EXPECT_EQ(report.events, 1u);
+  EXPECT_EQ(report.wasted, 9u);
+  EXPECT_EQ(report.stall_ns, 12u);
+  const StrideWindow back = StrideWindowFrom(report);
+  EXPECT_EQ(back.events, w.events);
+  EXPECT_EQ(back.timed_events, w.timed_events);
+  EXPECT_EQ(back.distinct, w.distinct);
+  EXPECT_EQ(back.expected, w.expected);
+  EXPECT_EQ(back.cached, w.cached);
+  EXPECT_EQ(back.prefetch_hits, w.prefetch_hits);
+  EXPECT_EQ(back.prefetch_late, w.prefetch_late);
+  EXPECT_EQ(back.copied, w.copied);
+  EXPECT_EQ(back.wasted, w.wasted);
+  EXPECT_EQ(back.busy_ns, w.busy_ns);
+  EXPECT_EQ(back.layer_ns, w.layer_ns);
+  EXPECT_EQ(back.stall_ns, w.stall_ns);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "common/process.h"
+#include "common/unique_fd.h"
 #include "expert_store/host_limits.h"
 #include "store_fixture.h"
 
@@ -60,6 +62,10 @@ void ChangeOwner(const std::string& job_id, const std::function<void(StoreOwner*
 
 class SegmentTest : public testing::StoreFixture {
  protected:
+  // One at a time: a segment that another test's sweep looks at is left to that sweep.
+  SegmentTest() : shared_memory_(::open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    EXPECT_EQ(::flock(shared_memory_.get(), LOCK_EX), 0);
+  }
   ~SegmentTest() override {
     for (const std::string& job_id : job_ids_) ::unlink(PathOf(SegmentName(job_id)).c_str());
   }
@@ -105,6 +111,7 @@ class SegmentTest : public testing::StoreFixture {
     return child;
   }
 
+  UniqueFd shared_memory_;
   std::vector<std::string> job_ids_;
 };
 

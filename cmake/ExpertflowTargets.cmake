@@ -1,11 +1,12 @@
-# expertflow_add_library(NAME <name> RANK <0-5> [PURE] HEADERS ... SOURCES ... [DEPS ...] [LIBS ...])
+# expertflow_add_library(NAME <name> RANK <0-5> [PURE] [NO_UNITY] HEADERS ... SOURCES ... [DEPS ...] [LIBS ...])
 #   Creates expertflow_<name>. DEPS are our own targets (short names) and must have a lower rank; LIBS
 #   are outside libraries. PURE marks a pure policy: the lint test rejects clocks, threads, locks, I/O
-#   and logs in it. With EXPERTFLOW_STRUCTURE_CHECKS each header without a source file of its name is
+#   and logs in it. With EXPERTFLOW_UNITY several sources are compiled as one, except of NO_UNITY
+#   libraries, whose files use the same names. With EXPERTFLOW_STRUCTURE_CHECKS each header without a source file of its name is
 #   compiled alone (the others come first in theirs, see lint.structure), and the whole archive is
 #   linked with its declared dependencies only.
 function(expertflow_add_library)
-  cmake_parse_arguments(ARG "PURE" "NAME;RANK" "HEADERS;SOURCES;DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "PURE;NO_UNITY" "NAME;RANK" "HEADERS;SOURCES;DEPS;LIBS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "expertflow_add_library(${ARG_NAME}): unknown arguments ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -18,6 +19,9 @@ function(expertflow_add_library)
   endif()
   add_library(${target} ${kind} ${ARG_SOURCES})
   set_target_properties(${target} PROPERTIES EXPERTFLOW_RANK ${ARG_RANK})
+  if(EXPERTFLOW_UNITY AND NOT ARG_NO_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
   set_property(GLOBAL APPEND PROPERTY EXPERTFLOW_LIBRARIES ${target})
   if(ARG_PURE)
     foreach(file ${ARG_HEADERS} ${ARG_SOURCES})

@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/model_tokenizer.h"
+#include "model/checkpoint/json_config.h"
 #include "model/checkpoint/model_files.h"
 #include "transport/board.h"
 #include "transport/local_socket.h"
@@ -32,7 +33,6 @@ constexpr size_t kClientsMax = 256;
 constexpr size_t kEventsMax = 100;  // that status shows
 constexpr size_t kBoardBytesMax = size_t{32} << 20;
 constexpr const char* kGenerationName = "generation_config.json";
-constexpr size_t kConfigBytesMax = size_t{1} << 20;
 
 std::string RandomSecret() {
   std::random_device random;
@@ -46,7 +46,7 @@ Result<ServedModel> LoadModel(const CoordinatorOptions& options) {
   ASSIGN_OR_RETURN(model.vocab, config.Int("vocab_size", 1, 1 << 24));
   ASSIGN_OR_RETURN(model.context, config.Int("max_position_embeddings", 1, 1 << 26));
   ASSIGN_OR_RETURN(auto eos, config.IntList("eos_token_id", 0, model.vocab - 1));
-  const auto generation = ReadModelText(options.model, kGenerationName, kConfigBytesMax);
+  const auto generation = ReadModelText(options.model, kGenerationName, JsonConfig::kBytesMax);
   if (generation.ok()) {
     ASSIGN_OR_RETURN(const JsonConfig json,
                      JsonConfig::Parse(*generation, ModelTextName(options.model, kGenerationName)));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kFile = "tokenizer.json";
 constexpr const char* kConfig = "tokenizer_config.json";
-constexpr size_t kConfigBytesMax = size_t{16} << 20;
+constexpr size_t kTokenizerConfigBytesMax = size_t{16} << 20;
 
 // What `switch_name` says of `token_name`, which is a text or an object with its content.
 Result<std::optional<std::string>> PromptToken(const nlohmann::json& config,
@@ -35,7 +35,7 @@ Result<std::optional<std::string>> PromptToken(const nlohmann::json& config,
 
 Result<PromptTokens> ReadPromptTokens(const std::string& model) {
   PromptTokens prompt;
-  const Result<std::string> text = ReadModelText(model, kConfig, kConfigBytesMax);
+  const Result<std::string> text = ReadModelText(model, kConfig, kTokenizerConfigBytesMax);
   if (!text.ok() && text.status().code() == StatusCode::kNotFound) return prompt;
   RETURN_IF_ERROR(text.status());
   const auto config = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);

@@ -26,7 +26,6 @@ namespace expertflow {
 namespace {
 
 constexpr size_t kReferenceJsonBytesMax = size_t{64} << 20;
-constexpr int64_t kShutdownMs = 5000;
 
 // One prompt of a reference file.
 struct ReferencePrompt {

@@ -22,7 +22,6 @@
 namespace expertflow {
 namespace {
 
-constexpr int64_t kShutdownMs = 5000;
 constexpr size_t kWindowsAtOnce = 16;  // submitted together, whatever a worker runs at once
 
 struct Measurement {

@@ -28,7 +28,6 @@
 namespace expertflow {
 namespace {
 
-constexpr int64_t kShutdownMs = 5000;
 constexpr int64_t kStatusMs = 2000;
 constexpr int64_t kStatusRetryUs = 20'000;
 

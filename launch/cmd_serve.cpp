@@ -34,7 +34,6 @@ namespace expertflow {
 namespace {
 
 constexpr int64_t kTickNs = 200'000'000;
-constexpr int64_t kShutdownMs = 5000;
 constexpr int64_t kFlushMs = 1000;
 constexpr size_t kKeysBytesMax = size_t{1} << 20;
 constexpr size_t kKeyBytesMin = 8;

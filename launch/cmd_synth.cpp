@@ -18,8 +18,6 @@
 namespace expertflow {
 namespace {
 
-constexpr size_t kConfigBytesMax = size_t{1} << 20;
-
 struct DTypeSpelling {
   const char* option;
   DType dtype;
@@ -32,7 +30,7 @@ constexpr DTypeSpelling kDTypes[] = {{"bf16", DType::kBF16, "bfloat16"},
 // The config of the checkpoint to write: other depth, other type, the rest as it is.
 Result<std::string> EditConfig(const std::string& path, int64_t layers,
                                const DTypeSpelling& dtype) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, kConfigBytesMax));
+  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, JsonConfig::kBytesMax));
   // Refuses what nlohmann would put up with, such as deep nesting and duplicate keys.
   RETURN_IF_ERROR(JsonConfig::Parse(text, path).status());
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(text, nullptr, false);

@@ -18,7 +18,7 @@
 namespace expertflow {
 namespace {
 
-constexpr int64_t kAnswerMs = 10'000;
+constexpr int64_t kFetchMs = 10'000;
 constexpr std::string_view kClear = "\x1b[H\x1b[2J";
 
 struct Look {
@@ -40,7 +40,7 @@ int TopCommand(const Options& options) {
   std::optional<Look> before;
   for (int64_t shown = 0; count == 0 || shown < count;) {
     const Result<std::string> text =
-        HttpGet(*url, *address, "/metrics", options.Text("api-key"), Deadline::AfterMs(kAnswerMs));
+        HttpGet(*url, *address, "/metrics", options.Text("api-key"), Deadline::AfterMs(kFetchMs));
     if (!text.ok()) return Fail(options, text.status(), kExitFailure);
     Look now{MetricSamples::Parse(*text), NowNs()};
     if (before) {

@@ -15,7 +15,7 @@
 namespace expertflow {
 namespace {
 
-constexpr size_t kConfigBytesMax = size_t{1} << 20;
+constexpr size_t kConfigFileBytesMax = size_t{1} << 20;
 
 std::optional<std::string> ScalarText(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
@@ -78,7 +78,7 @@ Result<GivenOption> ReadEntry(const std::string& path, std::string_view key,
 }  // namespace
 
 Result<std::vector<GivenOption>> ReadConfigFile(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, kConfigBytesMax));
+  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, kConfigFileBytesMax));
   toml::table table;
   try {
     table = toml::parse(text, path);

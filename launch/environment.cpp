@@ -14,7 +14,7 @@
 namespace expertflow {
 namespace {
 
-constexpr std::string_view kPrefix = "EXPERTFLOW_";
+constexpr std::string_view kVariablePrefix = "EXPERTFLOW_";
 // EXPERTFLOW_ROOT is the source folder for launch/expertflow.sbatch.
 constexpr std::string_view kOthers[] = {kJoinSecretVariable, "EXPERTFLOW_CONFIG",
                                         "EXPERTFLOW_ROOT"};
@@ -26,7 +26,7 @@ std::vector<std::string> OwnVariables() {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');
-    if (!text.starts_with(kPrefix) || equals == std::string_view::npos) continue;
+    if (!text.starts_with(kVariablePrefix) || equals == std::string_view::npos) continue;
     if (equals + 1 < text.size()) names.emplace_back(text.substr(0, equals));
   }
   std::sort(names.begin(), names.end());

@@ -35,6 +35,9 @@ struct JobSetup {
   bool others_join = false;    // processes of other hosts may: not on the loopback alone
 };
 
+// What a command gives its job to end before it kills what is left.
+inline constexpr int64_t kShutdownMs = 5000;
+
 class Job {
  public:
   // Sweeps what dead jobs left, then starts the processes. `signals` is optional and borrowed.

@@ -12,7 +12,7 @@
 namespace expertflow {
 namespace {
 
-constexpr int kPollSliceMs = 1000;
+constexpr int kClientPollMs = 1000;
 
 }  // namespace
 
@@ -73,7 +73,7 @@ Result<T> JobClient::Await(Deadline deadline) {
     if (closed()) return Unavailable("the coordinator has closed the connection");
     if (deadline.Passed()) return DeadlineExceeded("no answer from the coordinator in time");
     pollfd waiting{fd(), POLLIN, 0};
-    ::poll(&waiting, 1, deadline.RemainingMs(kPollSliceMs));
+    ::poll(&waiting, 1, deadline.RemainingMs(kClientPollMs));
   }
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "expertflow-";
+constexpr std::string_view kFolderPrefix = "expertflow-";
 constexpr const char* kFormat = "expertflow-job";
 constexpr size_t kOwnerBytesMax = 4096;
 // The socket's whole path must fit into sockaddr_un.
@@ -76,7 +76,7 @@ std::string ControlSocketPath(const std::string& folder) {
 
 Result<JobFolder> CreateJobFolder() {
   JobFolder folder;
-  folder.path = BaseFolders().front() + "/" + std::string(kPrefix) + "XXXXXX";
+  folder.path = BaseFolders().front() + "/" + std::string(kFolderPrefix) + "XXXXXX";
   if (::mkdtemp(folder.path.data()) == nullptr) {
     return FromErrno(errno, fmt::format("cannot make a job folder {}", folder.path));
   }
@@ -127,7 +127,7 @@ std::vector<JobFolder> ListJobFolders() {
          entry.increment(error)) {
       const std::string name = entry->path().filename().string();
       struct stat status {};
-      if (!name.starts_with(kPrefix) || ::lstat(entry->path().c_str(), &status) != 0 ||
+      if (!name.starts_with(kFolderPrefix) || ::lstat(entry->path().c_str(), &status) != 0 ||
           !S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()) {
         continue;
       }

@@ -14,6 +14,7 @@
 #include "expert_store/store_layout.h"
 #include "expert_store/store_view.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/json_config.h"
 #include "model/checkpoint/model_files.h"
 #include "model/checkpoint/safetensors.h"
 
@@ -23,7 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPackedSuffix = ".efstore";
-constexpr size_t kConfigBytesMax = size_t{1} << 20;
 
 std::string Absolute(const std::string& path) {
   std::error_code error;
@@ -44,7 +44,7 @@ Status ReadConfig(const std::string& text, const std::string& name, ModelSource*
 }
 
 Status ReadConfigFile(const std::string& path, ModelSource* model) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, kConfigBytesMax));
+  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, JsonConfig::kBytesMax));
   return ReadConfig(text, path, model);
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kTablesBytesMax = size_t{256} << 20;
 
-struct Kind {
+struct TableKind {
   TablesKind kind;
   const char* option;
   const char* file;  // in the model folder
@@ -30,13 +30,13 @@ Result<std::vector<int32_t>> ExpertsOf(std::string_view bytes, const std::string
   return file.model.experts;
 }
 
-constexpr Kind kKinds[] = {
+constexpr TableKind kTableKinds[] = {
     {TablesKind::kForecaster, "forecaster", kForecasterFileName,
      ExpertsOf<NextUseFile, DecodeNextUse>},
     {TablesKind::kPredictor, "predictor", kPredictorFileName, ExpertsOf<HybridFile, DecodeHybrid>},
 };
 
-Result<std::optional<PublishTables>> Load(const Kind& kind, const Options& options,
+Result<std::optional<PublishTables>> Load(const TableKind& kind, const Options& options,
                                           const ModelSource& model) {
   std::optional<PublishTables> none;
   const std::string choice = options.Text(kind.option);
@@ -74,7 +74,7 @@ Result<std::vector<PublishTables>> LoadPolicyTables(const Options& options,
   std::vector<PublishTables> all;
   ASSIGN_OR_RETURN(const bool in_place, ComputesInPlace(options));
   if (in_place) return all;
-  for (const Kind& kind : kKinds) {
+  for (const TableKind& kind : kTableKinds) {
     ASSIGN_OR_RETURN(std::optional<PublishTables> tables, Load(kind, options, model));
     if (tables) all.push_back(std::move(*tables));
   }

@@ -13,15 +13,15 @@
 namespace expertflow {
 namespace {
 
-constexpr uint64_t kMagic = 0x31444952425948;  // "HYBRID1"
-constexpr uint32_t kVersion = 3;
-constexpr size_t kBytesMax = size_t{1} << 30;
-constexpr uint32_t kSequencesMax = 1u << 20;
+constexpr uint64_t kPredictorMagic = 0x31444952425948;  // "HYBRID1"
+constexpr uint32_t kPredictorVersion = 3;
+constexpr size_t kPredictorBytesMax = size_t{1} << 30;
+constexpr uint32_t kPredictorSequencesMax = 1u << 20;
 constexpr uint32_t kTokensMax = 1u << 20;
 
-struct Header {
-  uint64_t magic = kMagic;
-  uint32_t version = kVersion;
+struct PredictorHeader {
+  uint64_t magic = kPredictorMagic;
+  uint32_t version = kPredictorVersion;
   uint32_t layers = 0;
   std::array<uint8_t, 16> identity = {};
   int32_t top_k = 0;
@@ -41,7 +41,7 @@ struct Header {
   uint32_t zero = 0;
   uint64_t hash = 0;  // XXH3-64 of what follows
 };
-static_assert(sizeof(Header) == 88);
+static_assert(sizeof(PredictorHeader) == 88);
 
 // Walks all parts in the order of the file: once to write, once to read.
 class Writer {
@@ -153,7 +153,7 @@ void SetSize(uint64_t inputs, uint64_t outputs, ByteMatrix* matrix) {
 }
 
 // What the header and the experts say of the sizes. False when they are out of bounds.
-bool Shape(const Header& header, HybridModel* model) {
+bool Shape(const PredictorHeader& header, HybridModel* model) {
   const auto within = [](int32_t value, int32_t max) { return value >= 1 && value <= max; };
   if (!within(header.top_k, 64) || !within(header.hidden, 65536) || !within(header.width, 4096) ||
       !within(header.rank, 4096) || !within(header.trees, kForestTreesMax) ||
@@ -210,7 +210,7 @@ std::string EncodeHybrid(const HybridFile& file) {
   writer.Vector(model.tokens, 0);
   writer.Vector(Calibrations(model), 0);
   VisitModel(writer, model);
-  Header header;
+  PredictorHeader header;
   header.layers = static_cast<uint32_t>(model.experts.size());
   header.identity = file.identity;
   header.top_k = model.top_k;
@@ -227,16 +227,16 @@ std::string EncodeHybrid(const HybridFile& file) {
 }
 
 Result<HybridFile> DecodeHybrid(std::string_view bytes, const std::string& name) {
-  Header header;
+  PredictorHeader header;
   if (bytes.size() < sizeof(header)) return InvalidArgument(name + ": too short for a predictor");
   std::memcpy(&header, bytes.data(), sizeof(header));
   bytes.remove_prefix(sizeof(header));
-  if (header.magic != kMagic) return InvalidArgument(name + ": not a predictor (.efp)");
-  if (header.version != kVersion || header.distances != kPredictDistances ||
+  if (header.magic != kPredictorMagic) return InvalidArgument(name + ": not a predictor (.efp)");
+  if (header.version != kPredictorVersion || header.distances != kPredictDistances ||
       header.blocks != kContextBlocks || header.lags != kCoactivationLags ||
       header.features != kHybridFeatures) {
     return InvalidArgument(fmt::format("{}: version {}; this program reads version {}. Train anew",
-                                       name, header.version, kVersion));
+                                       name, header.version, kPredictorVersion));
   }
   if (header.hash != XXH3_64bits(bytes.data(), bytes.size())) {
     return InvalidArgument(name + ": damaged");
@@ -249,8 +249,8 @@ Result<HybridFile> DecodeHybrid(std::string_view bytes, const std::string& name)
   std::vector<float> calibrations;
   const uint64_t numbers = 2 * 2 * kStateKinds * kPredictDistances;
   const auto wrong = [&] { return InvalidArgument(name + ": impossible sizes"); };
-  if (header.layers > 1024 || header.sequences > kSequencesMax || header.tokens > kTokensMax ||
-      !reader.Vector(model.experts, header.layers) ||
+  if (header.layers > 1024 || header.sequences > kPredictorSequencesMax ||
+      header.tokens > kTokensMax || !reader.Vector(model.experts, header.layers) ||
       !reader.Vector(file.trained_on, header.sequences) ||
       !reader.Vector(model.tokens, header.tokens) || !reader.Vector(calibrations, numbers) ||
       !Shape(header, &model) || !VisitModel(reader, model) || !reader.at_end()) {
@@ -262,7 +262,7 @@ Result<HybridFile> DecodeHybrid(std::string_view bytes, const std::string& name)
 }
 
 Result<HybridFile> ReadHybrid(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string bytes, ReadFileToString(path, kBytesMax));
+  ASSIGN_OR_RETURN(const std::string bytes, ReadFileToString(path, kPredictorBytesMax));
   return DecodeHybrid(bytes, path);
 }
 

@@ -13,14 +13,14 @@
 namespace expertflow {
 namespace {
 
-constexpr uint64_t kMagic = 0x314553555458454e;  // "NEXTUSE1"
-constexpr uint32_t kVersion = 1;
-constexpr size_t kBytesMax = size_t{1} << 30;
-constexpr uint32_t kSequencesMax = 1u << 20;
+constexpr uint64_t kForecasterMagic = 0x314553555458454e;  // "NEXTUSE1"
+constexpr uint32_t kForecasterVersion = 1;
+constexpr size_t kForecasterBytesMax = size_t{1} << 30;
+constexpr uint32_t kForecasterSequencesMax = 1u << 20;
 
-struct Header {
-  uint64_t magic = kMagic;
-  uint32_t version = kVersion;
+struct ForecasterHeader {
+  uint64_t magic = kForecasterMagic;
+  uint32_t version = kForecasterVersion;
   uint32_t layers = 0;
   std::array<uint8_t, 16> identity = {};
   int32_t rank = 0;
@@ -34,7 +34,7 @@ struct Header {
   uint64_t rows = 0;
   uint64_t hash = 0;  // XXH3-64 of what follows
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(ForecasterHeader) == 64);
 
 }  // namespace
 
@@ -48,7 +48,7 @@ std::string EncodeNextUse(const NextUseFile& file) {
   AppendVector(file.model.own, &body);
   AppendVector(file.model.gain_in, &body);
   AppendVector(file.model.gain_out, &body);
-  Header header;
+  ForecasterHeader header;
   header.layers = static_cast<uint32_t>(file.model.experts.size());
   header.identity = file.identity;
   header.rank = file.model.rank;
@@ -61,15 +61,15 @@ std::string EncodeNextUse(const NextUseFile& file) {
 }
 
 Result<NextUseFile> DecodeNextUse(std::string_view bytes, const std::string& name) {
-  Header header;
+  ForecasterHeader header;
   if (bytes.size() < sizeof(header)) return InvalidArgument(name + ": too short for a forecaster");
   std::memcpy(&header, bytes.data(), sizeof(header));
   bytes.remove_prefix(sizeof(header));
-  if (header.magic != kMagic) return InvalidArgument(name + ": not a forecaster (.efn)");
-  if (header.version != kVersion || header.features != kForecastFeatures ||
+  if (header.magic != kForecasterMagic) return InvalidArgument(name + ": not a forecaster (.efn)");
+  if (header.version != kForecasterVersion || header.features != kForecastFeatures ||
       header.own_rates != kForecastOwnRates || header.horizons != kForecastHorizons) {
     return InvalidArgument(fmt::format("{}: version {}; this program reads version {}. Train anew",
-                                       name, header.version, kVersion));
+                                       name, header.version, kForecasterVersion));
   }
   if (header.hash != XXH3_64bits(bytes.data(), bytes.size())) {
     return InvalidArgument(name + ": damaged");
@@ -81,7 +81,7 @@ Result<NextUseFile> DecodeNextUse(std::string_view bytes, const std::string& nam
   model.rank = header.rank;
   model.gain_rank = header.gain_rank;
   const auto wrong = [&] { return InvalidArgument(name + ": impossible sizes"); };
-  if (header.layers > 1024 || header.sequences > kSequencesMax || header.rank < 1 ||
+  if (header.layers > 1024 || header.sequences > kForecasterSequencesMax || header.rank < 1 ||
       header.gain_rank < 1 || !TakeVector(&bytes, header.layers, &model.experts) ||
       !TakeVector(&bytes, header.sequences, &file.trained_on)) {
     return wrong();
@@ -107,7 +107,7 @@ Result<NextUseFile> DecodeNextUse(std::string_view bytes, const std::string& nam
 }
 
 Result<NextUseFile> ReadNextUse(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string bytes, ReadFileToString(path, kBytesMax));
+  ASSIGN_OR_RETURN(const std::string bytes, ReadFileToString(path, kForecasterBytesMax));
   return DecodeNextUse(bytes, path);
 }
 

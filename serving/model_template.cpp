@@ -11,29 +11,27 @@
 namespace expertflow {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr const char* kConfigName = "tokenizer_config.json";
-constexpr size_t kConfigBytesMax = size_t{16} << 20;
+constexpr size_t kTokenizerConfigBytesMax = size_t{16} << 20;
 
-Result<Json> ReadConfig(const std::string& model, const std::string& path) {
-  Result<std::string> text = ReadModelText(model, kConfigName, kConfigBytesMax);
+Result<nlohmann::json> ReadConfig(const std::string& model, const std::string& path) {
+  Result<std::string> text = ReadModelText(model, kConfigName, kTokenizerConfigBytesMax);
   if (!text.ok()) {
-    if (text.status().code() == StatusCode::kNotFound) return Json::object();
+    if (text.status().code() == StatusCode::kNotFound) return nlohmann::json::object();
     return text.status();
   }
-  Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json config = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) return InvalidArgument(path + ": expected a JSON object");
   return config;
 }
 
 // Empty when the config has none.
-std::string TemplateIn(const Json& config) {
+std::string TemplateIn(const nlohmann::json& config) {
   const auto found = config.find("chat_template");
   if (found == config.end()) return "";
   if (found->is_string()) return found->get<std::string>();
   if (!found->is_array()) return "";
-  for (const Json& entry : *found) {
+  for (const nlohmann::json& entry : *found) {
     const bool complete = entry.is_object() && entry.contains("template") &&
                           entry["template"].is_string() && entry.contains("name");
     if (complete && entry["name"] == "default") return entry["template"].get<std::string>();
@@ -42,8 +40,8 @@ std::string TemplateIn(const Json& config) {
 }
 
 // A token is text, or an object with its content.
-std::string SpecialTokensJson(const Json& config) {
-  Json tokens = Json::object();
+std::string SpecialTokensJson(const nlohmann::json& config) {
+  nlohmann::json tokens = nlohmann::json::object();
   for (const char* name : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
     const auto found = config.find(name);
     if (found == config.end()) continue;
@@ -52,14 +50,14 @@ std::string SpecialTokensJson(const Json& config) {
       tokens[name] = (*found)["content"];
     }
   }
-  return tokens.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return tokens.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
 
 Result<ModelTemplate> LoadModelTemplate(const std::string& folder, const std::string& file) {
   const std::string config_path = ModelTextName(folder, kConfigName);
-  ASSIGN_OR_RETURN(const Json config, ReadConfig(folder, config_path));
+  ASSIGN_OR_RETURN(const nlohmann::json config, ReadConfig(folder, config_path));
   std::string name = file.empty() ? folder + "/chat_template.jinja" : file;
   Result<std::string> source = NotFound(name);
   if (!file.empty() || !IsGguf(folder)) {

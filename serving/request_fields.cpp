@@ -14,13 +14,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // a template may print it
 
-constexpr int kDepthMax = 100;
+constexpr int kBodyDepthMax = 100;
 
 }  // namespace
 
 std::optional<ApiError> ParseRequestBody(std::string_view body, Json* json) {
-  if (JsonNestsDeeper(body, kDepthMax)) {
-    return ApiError{.message = fmt::format("the body is nested deeper than {} levels", kDepthMax)};
+  if (JsonNestsDeeper(body, kBodyDepthMax)) {
+    return ApiError{.message =
+                        fmt::format("the body is nested deeper than {} levels", kBodyDepthMax)};
   }
   try {
     *json = Json::parse(body);

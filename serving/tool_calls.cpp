@@ -14,10 +14,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kBegin = "<tool_call>";
 constexpr std::string_view kEnd = "</tool_call>";
-constexpr int kDepthMax = 100;
+constexpr int kCallDepthMax = 100;
 
 std::optional<ToolCallText> ReadCall(std::string_view text) {
-  if (JsonNestsDeeper(text, kDepthMax)) return std::nullopt;
+  if (JsonNestsDeeper(text, kCallDepthMax)) return std::nullopt;
   const Json call = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!call.is_object() || !call.contains("name") || !call["name"].is_string()) return std::nullopt;
   ToolCallText found{call["name"].get<std::string>(), "{}"};

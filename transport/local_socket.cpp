@@ -20,11 +20,11 @@ namespace expertflow {
 namespace {
 
 constexpr size_t kReadChunkBytes = size_t{64} << 10;
-constexpr size_t kReadBytesPerCall = size_t{1} << 20;
+constexpr size_t kLocalReadBytesMax = size_t{1} << 20;
 constexpr int kBacklog = 64;
-constexpr int kPollSliceMs = 60'000;
+constexpr int kLocalPollMs = 60'000;
 constexpr int64_t kReplaceLockNs = 1'000'000'000;
-constexpr int64_t kRetryNs = 1'000'000;
+constexpr int64_t kLocalRetryNs = 1'000'000;
 
 Result<sockaddr_un> MakeAddress(const std::string& path) {
   sockaddr_un address{};
@@ -66,7 +66,7 @@ Result<UniqueFd> LockFolderOf(const std::string& path) {
     if (deadline.Passed()) {
       return Unavailable(fmt::format("folder {} stays locked by another process", folder));
     }
-    SleepNs(kRetryNs);
+    SleepNs(kLocalRetryNs);
   }
   return fd;
 }
@@ -116,7 +116,7 @@ Result<LocalConnection> LocalConnection::Connect(const std::string& path, Deadli
     if (deadline.Passed()) {
       return DeadlineExceeded(fmt::format("the job at {} does not accept connections", path));
     }
-    SleepNs(kRetryNs);
+    SleepNs(kLocalRetryNs);
   }
 }
 
@@ -177,7 +177,7 @@ Status LocalConnection::FlushAll(Deadline deadline) {
           fmt::format("the peer did not read {} bytes in time", out_.size() - written_));
     }
     pollfd waiting{fd_.get(), POLLOUT, 0};
-    ::poll(&waiting, 1, deadline.RemainingMs(kPollSliceMs));
+    ::poll(&waiting, 1, deadline.RemainingMs(kLocalPollMs));
   }
 }
 
@@ -186,7 +186,7 @@ Status LocalConnection::Receive(std::vector<Message>* messages) {
   received_.clear();
   uint8_t chunk[kReadChunkBytes];
   bool ended = false;
-  for (size_t total = 0; !closed() && !ended && total < kReadBytesPerCall;) {
+  for (size_t total = 0; !closed() && !ended && total < kLocalReadBytesMax;) {
     const ssize_t n = ::recv(fd_.get(), chunk, sizeof(chunk), MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
@@ -221,7 +221,7 @@ Result<Message> LocalConnection::ReceiveOne(Deadline deadline) {
     if (deadline.Passed()) return DeadlineExceeded("no message from the peer in time");
     RETURN_IF_ERROR(Flush());
     pollfd waiting{fd_.get(), static_cast<int16_t>(POLLIN | (wants_write() ? POLLOUT : 0)), 0};
-    ::poll(&waiting, 1, deadline.RemainingMs(kPollSliceMs));
+    ::poll(&waiting, 1, deadline.RemainingMs(kLocalPollMs));
   }
   Message message = std::move(received_.front());
   received_.pop_front();

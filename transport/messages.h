@@ -410,7 +410,7 @@ struct ExpertsReply {
   std::string json;
 };
 
-using Message =
+using AnyMessage =
     std::variant<ProcessInfo, LoadProgress, StoreReady, AttachStore, StartSequence, CancelSequence,
                  Shutdown, WorkerReady, StepReport, CapturedPosition, SequenceFailed, WorkerStats,
                  Heartbeat, FatalError, SubmitRequest, CancelRequest, StatusRequest, MetricsRequest,
@@ -418,5 +418,19 @@ using Message =
                  MetricsReply, TokenBytes, PublishTables, ExpertReport, ExpertsRequest,
                  ExpertsReply, PublishBoard, PredictorLearnt, PredictorVersion, StrideReport,
                  StridePublished>;
+
+// A message of any type: what std::get_if, std::visit and the like take as the variant that it is.
+// Copying and destroying a variant of so many types is much code; it stands in one file.
+class Message : public AnyMessage {
+ public:
+  using Any = AnyMessage;
+  using AnyMessage::AnyMessage;
+  Message();
+  Message(const Message&);
+  Message(Message&&) noexcept;
+  Message& operator=(const Message&);
+  Message& operator=(Message&&) noexcept;
+  ~Message();
+};
 
 }  // namespace expertflow

@@ -24,9 +24,9 @@ namespace {
 using rendezvous::Kind;
 
 constexpr int kEventsPerCall = 64;
-constexpr size_t kReadBytesPerCall = size_t{16} << 10;
+constexpr size_t kHelloBytesPerRead = size_t{16} << 10;
 constexpr int64_t kTimerNs = 250'000'000;
-constexpr int64_t kRetryNs = 100'000'000;
+constexpr int64_t kDialPauseNs = 100'000'000;
 
 Status Watch(int epoll, int fd) {
   epoll_event event{};
@@ -149,7 +149,7 @@ void RendezvousServer::CloseExpired() {
 }
 
 Result<std::optional<Member>> RendezvousServer::Advance(Handshake* handshake) {
-  std::array<uint8_t, kReadBytesPerCall> chunk;
+  std::array<uint8_t, kHelloBytesPerRead> chunk;
   const ssize_t n = ::recv(handshake->fd.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
     return std::optional<Member>();
@@ -221,11 +221,11 @@ Result<std::vector<Member>> RendezvousWireUp::Exchange(const ProcessInfo& self, 
       if (members.ok()) return members;
       return members.status().WithContext("cannot join the job at " + address_);
     }
-    if (deadline.RemainingNs() <= kRetryNs) {
+    if (deadline.RemainingNs() <= kDialPauseNs) {
       return DeadlineExceeded(fmt::format("cannot join the job at {} in time: {}", address_,
                                           members.status().message()));
     }
-    const timespec pause{0, kRetryNs};
+    const timespec pause{0, kDialPauseNs};
     ::nanosleep(&pause, nullptr);
   }
 }

@@ -14,8 +14,8 @@ namespace expertflow {
 namespace {
 
 constexpr int kBacklog = 64;
-constexpr int kPollSliceMs = 60'000;
-constexpr size_t kReadBytes = 4096;
+constexpr int kTcpPollMs = 60'000;
+constexpr size_t kTcpReadBytes = 4096;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -52,7 +52,7 @@ UniqueFd MakeSocket(const addrinfo& info) {
 bool WaitReady(int fd, int16_t events, Deadline deadline) {
   while (true) {
     pollfd waiting{fd, events, 0};
-    const int ready = ::poll(&waiting, 1, deadline.RemainingMs(kPollSliceMs));
+    const int ready = ::poll(&waiting, 1, deadline.RemainingMs(kTcpPollMs));
     if (ready > 0) return true;
     if (deadline.Passed()) return false;
   }
@@ -137,7 +137,7 @@ Status WriteAll(int fd, std::span<const uint8_t> bytes, Deadline deadline) {
 }
 
 Status ReadSome(int fd, std::vector<uint8_t>* bytes, Deadline deadline) {
-  uint8_t chunk[kReadBytes];
+  uint8_t chunk[kTcpReadBytes];
   while (true) {
     const ssize_t n = ::recv(fd, chunk, sizeof(chunk), MSG_DONTWAIT);
     if (n > 0) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kMessageMagic = 0x4d464645;  // "EFFM" in memory order
 
-constexpr size_t kTypes = std::variant_size_v<Message>;
+constexpr size_t kTypes = std::variant_size_v<Message::Any>;
 
 constexpr std::array<std::string_view, kTypes> kNames = {
     "ProcessInfo",    "LoadProgress",    "StoreReady",       "AttachStore",     "StartSequence",

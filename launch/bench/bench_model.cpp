@@ -22,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kConfigBytesMax = size_t{1} << 20;
 constexpr uint64_t kSpareMemoryBytes = uint64_t{1} << 30;
 
 // The published shapes of Qwen1.5-MoE-A2.7B.
@@ -142,7 +141,7 @@ Result<std::string> WriteBenchCheckpoint(const SyntheticModel& model, const std:
 
 Result<BenchCheckpoint> BenchCheckpoint::Open(const std::string& folder) {
   ASSIGN_OR_RETURN(const std::string text,
-                   ReadFileToString(folder + "/config.json", kConfigBytesMax));
+                   ReadFileToString(folder + "/config.json", JsonConfig::kBytesMax));
   ASSIGN_OR_RETURN(const JsonConfig config, JsonConfig::Parse(text, folder + "/config.json"));
   ASSIGN_OR_RETURN(auto architecture, MakeArchitecture(config));
   ASSIGN_OR_RETURN(Checkpoint opened, Checkpoint::Open(folder));

@@ -16,8 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kStartMs = 60'000;
-constexpr int64_t kShutdownMs = 5'000;
+constexpr int64_t kReadyMs = 60'000;
 
 std::string ReadProc(pid_t pid, const char* name) {
   std::ifstream file(fmt::format("/proc/{}/{}", pid, name), std::ios::binary);
@@ -70,7 +69,7 @@ Result<std::unique_ptr<Job>> StartBenchJob(const std::string& model, int32_t wor
   setup.store_arguments = arguments;
   setup.worker_arguments = std::move(arguments);
   ASSIGN_OR_RETURN(std::unique_ptr<Job> job, Job::Start(setup, nullptr));
-  RETURN_IF_ERROR(job->WaitUntilReady(Deadline::AfterMs(kStartMs), {}));
+  RETURN_IF_ERROR(job->WaitUntilReady(Deadline::AfterMs(kReadyMs), {}));
   return job;
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kProbes = 5;
 
-struct Figures {
+struct RunFigures {
   uint64_t tokens = 0;  // that were drawn
   int64_t total_ns = 0;
   int64_t stall_ns = 0;
@@ -24,8 +24,8 @@ struct Figures {
   }
 };
 
-Figures FiguresOf(const RecordedRun& run) {
-  Figures figures;
+RunFigures RunFiguresOf(const RecordedRun& run) {
+  RunFigures figures;
   for (const RecordedRow& row : run.rows()) figures.tokens += row.sampled ? 1 : 0;
   for (const RecordedRun::StepTimes& step : run.steps()) {
     figures.total_ns += step.total_ns;
@@ -34,14 +34,14 @@ Figures FiguresOf(const RecordedRun& run) {
   return figures;
 }
 
-std::string Line(const char* name, const Figures& figures) {
+std::string Line(const char* name, const RunFigures& figures) {
   return fmt::format(
       "  {:<10} {:>8.1f} tokens/s, stall {} ({:.1f} % of the time)\n", name,
       figures.tokens_per_second(), FormatDurationNs(figures.stall_ns),
       100.0 * static_cast<double>(figures.stall_ns) / static_cast<double>(figures.total_ns));
 }
 
-nlohmann::json Json(const Figures& figures) {
+nlohmann::json Json(const RunFigures& figures) {
   return {{"tokens_per_second", figures.tokens_per_second()},
           {"total_ns", figures.total_ns},
           {"stall_ns", figures.stall_ns}};
@@ -70,8 +70,8 @@ Result<AsRecorded> SimulateAsRecorded(const std::string& trace, const std::strin
   ASSIGN_OR_RETURN(const MeasuredCosts costs, probe.Costs());
   ASSIGN_OR_RETURN(const DeviceSimResult result, SimulateRecorded(run, *settings, costs));
 
-  const Figures recorded = FiguresOf(run);
-  const Figures simulated = {recorded.tokens, result.total_ns, result.stall_ns};
+  const RunFigures recorded = RunFiguresOf(run);
+  const RunFigures simulated = {recorded.tokens, result.total_ns, result.stall_ns};
   const std::string digest = fmt::format("{:016x}", result.cache_digest);
   AsRecorded out;
   out.text =

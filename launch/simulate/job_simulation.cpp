@@ -56,7 +56,7 @@ class ArmMaker final : public SimDeviceMaker {
 };
 
 // What a report shows of an arm.
-struct Figures {
+struct JobCellFigures {
   Percentiles ttft_ms;
   Percentiles tpot_ms;
   Percentiles gap_ms;
@@ -74,8 +74,8 @@ double Ratio(double a, double b) {
   return b == 0 ? 0 : a / b;
 }
 
-Figures FiguresOf(const JobCell& cell, const SimJobResult& result) {
-  Figures figures;
+JobCellFigures JobCellFiguresOf(const JobCell& cell, const SimJobResult& result) {
+  JobCellFigures figures;
   std::vector<float> ttft;
   std::vector<float> tpot;
   double good = 0;
@@ -197,7 +197,7 @@ std::string JobSimulationTable(const std::vector<JobCell>& cells) {
         "tokens/s", "good/s", "TTFT p50, p99 ms", "TPOT p50, p99 ms", "gap p99", "stall", "hit",
         "bytes/token", "link", "shared", "preempted");
     for (const JobArm& arm : cell.arms) {
-      const Figures f = FiguresOf(cell, arm.result);
+      const JobCellFigures f = JobCellFiguresOf(cell, arm.result);
       text += fmt::format(
           "  {:<23} {:>9.1f} {:>9.3f} {:>8.1f} {:>8.1f} {:>8.2f} {:>8.2f} {:>6.1f} ms {:>5.1f} % "
           "{:>4.0f} % {:>12} {:>4.0f} % {:>4.0f} % {:>9}\n",
@@ -218,7 +218,7 @@ std::string JobSimulationJson(const std::vector<JobCell>& cells) {
                          {"rows", nlohmann::json::array()}};
   for (const JobCell& cell : cells) {
     for (const JobArm& arm : cell.arms) {
-      const Figures f = FiguresOf(cell, arm.result);
+      const JobCellFigures f = JobCellFiguresOf(cell, arm.result);
       nlohmann::json devices = nlohmann::json::array();
       for (const DeviceSimResult& d : arm.result.devices) {
         devices.push_back({{"steps", d.steps},

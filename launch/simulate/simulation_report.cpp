@@ -16,7 +16,7 @@ double Ratio(double a, double b) {
 }
 
 // What a report shows of an arm.
-struct Figures {
+struct CellFigures {
   double tokens_per_second = 0;
   double wait_us = 0;          // of compute, per layer
   double miss_latency_us = 0;  // of an expert that was not there
@@ -36,8 +36,8 @@ const DeviceSimResult* ReactiveOf(const Cell& cell) {
   return nullptr;
 }
 
-Figures FiguresOf(const Cell& cell, const DeviceSimResult& r) {
-  Figures figures;
+CellFigures CellFiguresOf(const Cell& cell, const DeviceSimResult& r) {
+  CellFigures figures;
   figures.tokens_per_second = r.tokens_per_second();
   const auto events = static_cast<double>(r.events);
   const auto uses = static_cast<double>(r.hits + r.late_hits + r.misses);
@@ -88,7 +88,7 @@ std::string Bars(const Cell& cell) {
   constexpr double kLabels = 180;
   double most = 1e-9;
   for (const ArmResult& arm : cell.arms) {
-    most = std::max(most, FiguresOf(cell, arm.result).wait_us);
+    most = std::max(most, CellFiguresOf(cell, arm.result).wait_us);
   }
   const double height = kRow * static_cast<double>(cell.arms.size()) + 4;
   std::string svg = fmt::format(
@@ -96,7 +96,7 @@ std::string Bars(const Cell& cell) {
       kLabels + kWidth + 90, height);
   double y = 2;
   for (const ArmResult& arm : cell.arms) {
-    const double wait = FiguresOf(cell, arm.result).wait_us;
+    const double wait = CellFiguresOf(cell, arm.result).wait_us;
     svg += fmt::format(
         "<text x=\"{:.0f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>"
         "<rect x=\"{:.0f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.0f}\"/>"
@@ -125,7 +125,7 @@ std::string SimulationTable(const std::vector<Cell>& cells) {
                         "arm", "tokens/s", "wait/lay.", "miss lat.", "stall", "hit", "late",
                         "bytes/token", "wasted", "stride", "saved");
     for (const ArmResult& arm : cell.arms) {
-      const Figures f = FiguresOf(cell, arm.result);
+      const CellFigures f = CellFiguresOf(cell, arm.result);
       text += fmt::format(
           "  {:<23} {:>9.2f} {:>6.1f} us {:>6.0f} us {:>5.1f} % {:>4.0f} % {:>4.0f} % {:>12} "
           "{:>5.0f} % {:>6.1f} {:>6.1f} %\n",
@@ -147,7 +147,7 @@ std::string SimulationJson(const std::vector<Cell>& cells) {
   for (const Cell& cell : cells) {
     for (const ArmResult& arm : cell.arms) {
       const DeviceSimResult& r = arm.result;
-      const Figures f = FiguresOf(cell, r);
+      const CellFigures f = CellFiguresOf(cell, r);
       json["rows"].push_back({{"model", cell.model.name},
                               {"hardware", cell.hardware.name},
                               {"routing", cell.routing},
@@ -206,7 +206,7 @@ std::string SimulationHtml(const std::vector<Cell>& cells) {
         "us</th><th>stall, %</th><th>hit, %</th><th>MB/token</th><th>wasted, %</th>"
         "<th>stride</th><th>saved, %</th><th></th></tr>\n";
     for (const ArmResult& arm : cell.arms) {
-      const Figures f = FiguresOf(cell, arm.result);
+      const CellFigures f = CellFiguresOf(cell, arm.result);
       html += fmt::format(
           "<tr><td>{}</td><td>{:.2f}</td><td>{:.1f}</td><td>{:.0f}</td><td>{:.1f}</td>"
           "<td>{:.1f}</td><td>{:.2f}</td><td>{:.1f}</td><td>{:.1f}</td><td>{:.1f}</td>"

@@ -15,10 +15,6 @@
 namespace expertflow {
 namespace {
 
-bool EndsWith(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 std::string CsvHeader(const TraceShape& shape) {
   std::string text = "step,sequence,position,token,prompt,layer";
   for (int32_t j = 0; j < shape.top_k; ++j) text += fmt::format(",expert_{}", j);
@@ -78,8 +74,8 @@ void AppendJsonl(const TraceReader& reader, const TraceRows& rows, size_t r, std
 }  // namespace
 
 Status ExportTrace(const std::string& path, const std::string& output) {
-  const bool csv = EndsWith(output, ".csv");
-  if (!csv && !EndsWith(output, ".jsonl")) {
+  const bool csv = output.ends_with(".csv");
+  if (!csv && !output.ends_with(".jsonl")) {
     return InvalidArgument("--output " + output + ": expected a name that ends in .csv or .jsonl");
   }
   ASSIGN_OR_RETURN(const TraceReader reader, TraceReader::Open(path));

@@ -17,18 +17,12 @@
 namespace expertflow {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr size_t kRowsPerCall = 4096;
 constexpr uint64_t kImportTokensMax = 1u << 28;
 constexpr size_t kImportJsonBytesMax = 256u << 20;
 
-bool EndsWith(const std::string& text, std::string_view end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 // `field` as an integer from `min` to `max`.
-Result<int64_t> Integer(const Json& json, const char* field, int64_t min, int64_t max) {
+Result<int64_t> Integer(const nlohmann::json& json, const char* field, int64_t min, int64_t max) {
   const auto found = json.find(field);
   if (found == json.end() || !found->is_number_integer()) {
     return InvalidArgument(fmt::format("\"{}\" is not there, or no integer", field));
@@ -40,7 +34,7 @@ Result<int64_t> Integer(const Json& json, const char* field, int64_t min, int64_
   return value;
 }
 
-std::string Text(const Json& json, const char* field) {
+std::string Text(const nlohmann::json& json, const char* field) {
   const auto found = json.find(field);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
@@ -77,7 +71,7 @@ Result<std::vector<uint8_t>> ReadXz(const std::string& path, uint64_t bytes) {
 
 Status ImportPacked(const std::string& path, uint64_t expert_bytes, TraceSink* sink) {
   ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, kImportJsonBytesMax));
-  const Json json = Json::parse(text, nullptr, false);
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return InvalidArgument("no JSON object");
   ASSIGN_OR_RETURN(const int64_t layers, Integer(json, "layers", 1, kTraceLayersMax));
   ASSIGN_OR_RETURN(const int64_t experts, Integer(json, "experts", 1, 256));
@@ -103,7 +97,7 @@ Status ImportPacked(const std::string& path, uint64_t expert_bytes, TraceSink* s
   TraceRows rows;
   uint32_t step = 0;
   uint32_t number = 0;
-  for (const Json& entry : *sequences) {
+  for (const nlohmann::json& entry : *sequences) {
     if (!entry.is_object()) return InvalidArgument("a sequence is no object");
     ASSIGN_OR_RETURN(const int64_t first, Integer(entry, "offset_tokens", 0, tokens));
     ASSIGN_OR_RETURN(const int64_t count, Integer(entry, "n_tokens", 0, tokens - first));
@@ -145,7 +139,7 @@ class LineImport {
  public:
   LineImport(uint64_t expert_bytes, TraceSink* sink) : expert_bytes_(expert_bytes), sink_(sink) {}
 
-  Status Line(const Json& json) {
+  Status Line(const nlohmann::json& json) {
     if (!json.is_object()) return InvalidArgument("no JSON object");
     return shape_ ? Row(json) : Begin(json);
   }
@@ -155,7 +149,7 @@ class LineImport {
   }
 
  private:
-  Status Begin(const Json& json) {
+  Status Begin(const nlohmann::json& json) {
     if (Text(json, "format") != "expertflow-routing") {
       return InvalidArgument("the first line must have \"format\": \"expertflow-routing\"");
     }
@@ -165,7 +159,7 @@ class LineImport {
       return InvalidArgument("\"experts\" must list the experts of each MoE layer");
     }
     TraceShape shape;
-    for (const Json& count : *experts) {
+    for (const nlohmann::json& count : *experts) {
       if (!count.is_number_integer() || count < 1 || count > kTraceExpertsMax) {
         return InvalidArgument("\"experts\" has what is no number of experts");
       }
@@ -185,7 +179,7 @@ class LineImport {
     return sink_->Begin(shape);
   }
 
-  Status Row(const Json& json) {
+  Status Row(const nlohmann::json& json) {
     ASSIGN_OR_RETURN(const int64_t id, Integer(json, "sequence", 0, INT64_MAX));
     const auto [known, is_new] = numbers_.try_emplace(id, static_cast<uint32_t>(numbers_.size()));
     if (is_new) {
@@ -226,15 +220,16 @@ class LineImport {
     return status;
   }
 
-  Status Layers(const Json& json) {
+  Status Layers(const nlohmann::json& json) {
     const auto experts = json.find("experts");
     const auto weights = json.find("weights");
     const bool weighted = weights != json.end();
     const auto k = static_cast<size_t>(shape_->top_k);
-    const auto fits = [&](const Json& lists) {
+    const auto fits = [&](const nlohmann::json& lists) {
       return lists.is_array() && lists.size() == shape_->experts.size() &&
-             std::all_of(lists.begin(), lists.end(),
-                         [&](const Json& list) { return list.is_array() && list.size() == k; });
+             std::all_of(lists.begin(), lists.end(), [&](const nlohmann::json& list) {
+               return list.is_array() && list.size() == k;
+             });
     };
     if (experts == json.end() || !fits(*experts) || (weighted && !fits(*weights))) {
       return InvalidArgument(fmt::format("\"experts\" and \"weights\" must be {} lists of {}",
@@ -242,7 +237,7 @@ class LineImport {
     }
     for (size_t l = 0; l < shape_->experts.size(); ++l) {
       for (size_t j = 0; j < k; ++j) {
-        const Json& expert = (*experts)[l][j];
+        const nlohmann::json& expert = (*experts)[l][j];
         if (!expert.is_number_integer() || expert < 0 || expert >= shape_->experts[l]) {
           return InvalidArgument(fmt::format("layer {}: no expert of it: {}", l, expert.dump()));
         }
@@ -276,8 +271,8 @@ Status ImportLines(const std::string& path, uint64_t expert_bytes, TraceSink* si
   std::string line;
   for (uint64_t number = 1; std::getline(file, line); ++number) {
     if (line.empty()) continue;
-    RETURN_IF_ERROR(
-        import.Line(Json::parse(line, nullptr, false)).WithContext(fmt::format("line {}", number)));
+    RETURN_IF_ERROR(import.Line(nlohmann::json::parse(line, nullptr, false))
+                        .WithContext(fmt::format("line {}", number)));
   }
   return import.End();
 }
@@ -285,12 +280,12 @@ Status ImportLines(const std::string& path, uint64_t expert_bytes, TraceSink* si
 }  // namespace
 
 bool IsImportable(const std::string& path) {
-  return EndsWith(path, ".json") || EndsWith(path, ".jsonl");
+  return path.ends_with(".json") || path.ends_with(".jsonl");
 }
 
 Status ImportTrace(const std::string& path, uint64_t expert_bytes, TraceSink* sink) {
-  if (EndsWith(path, ".jsonl")) return ImportLines(path, expert_bytes, sink).WithContext(path);
-  if (EndsWith(path, ".json")) return ImportPacked(path, expert_bytes, sink).WithContext(path);
+  if (path.ends_with(".jsonl")) return ImportLines(path, expert_bytes, sink).WithContext(path);
+  if (path.ends_with(".json")) return ImportPacked(path, expert_bytes, sink).WithContext(path);
   return InvalidArgument(path + ": expected a .json or .jsonl file to import");
 }
 

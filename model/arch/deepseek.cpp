@@ -70,7 +70,7 @@ Status ReadV2Router(const JsonConfig& json, DecoderConfig* config) {
   return OkStatus();
 }
 
-Result<DeepseekConfig> ReadConfig(const JsonConfig& json, bool v3) {
+Result<DeepseekConfig> ReadDeepseekConfig(const JsonConfig& json, bool v3) {
   DeepseekConfig config;
   DecoderConfig& decoder = config.decoder;
   ASSIGN_OR_RETURN(
@@ -135,7 +135,7 @@ DecoderLayer DeclareLayer(const DeepseekConfig& config, int32_t index, WeightTab
 }
 
 Result<std::unique_ptr<Architecture>> Make(const JsonConfig& json, bool v3) {
-  ASSIGN_OR_RETURN(const DeepseekConfig config, ReadConfig(json, v3));
+  ASSIGN_OR_RETURN(const DeepseekConfig config, ReadDeepseekConfig(json, v3));
   DecoderTables tables = UsualTables(config, DeclareLayer);
   tables.ignored_prefixes = config.experts.ignored_prefixes;
   return MakeDecoder(config.decoder, std::move(tables));

@@ -17,7 +17,7 @@ struct Glm4MoeConfig {
   bool qk_norm = false;
 };
 
-Result<Glm4MoeConfig> ReadConfig(const JsonConfig& json) {
+Result<Glm4MoeConfig> ReadGlm4MoeConfig(const JsonConfig& json) {
   Glm4MoeConfig config;
   ASSIGN_OR_RETURN(config.decoder, ReadDecoderConfig(json, {.architecture = "Glm4MoeForCausalLM",
                                                             .norm_eps = 1e-5,
@@ -50,7 +50,7 @@ DecoderLayer DeclareLayer(const Glm4MoeConfig& config, int32_t index, WeightTabl
 }  // namespace
 
 Result<std::unique_ptr<Architecture>> MakeGlm4Moe(const JsonConfig& json) {
-  ASSIGN_OR_RETURN(const Glm4MoeConfig config, ReadConfig(json));
+  ASSIGN_OR_RETURN(const Glm4MoeConfig config, ReadGlm4MoeConfig(json));
   DecoderTables tables = UsualTables(config, DeclareLayer);
   tables.ignored_prefixes = config.experts.ignored_prefixes;
   return MakeDecoder(config.decoder, std::move(tables));

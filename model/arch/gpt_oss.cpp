@@ -42,7 +42,7 @@ Status ReadWindows(const JsonConfig& json, GptOssConfig* config) {
   return OkStatus();
 }
 
-Result<GptOssConfig> ReadConfig(const JsonConfig& json) {
+Result<GptOssConfig> ReadGptOssConfig(const JsonConfig& json) {
   GptOssConfig config;
   DecoderConfig& decoder = config.decoder;
   ASSIGN_OR_RETURN(decoder, ReadDecoderConfig(json, {.architecture = "GptOssForCausalLM",
@@ -146,7 +146,7 @@ ExpertSpec DeclareSingleExpert(const ModelShape& shape, int32_t layer, int32_t e
 }  // namespace
 
 Result<std::unique_ptr<Architecture>> MakeGptOss(const JsonConfig& json) {
-  ASSIGN_OR_RETURN(const GptOssConfig config, ReadConfig(json));
+  ASSIGN_OR_RETURN(const GptOssConfig config, ReadGptOssConfig(json));
   DecoderTables tables;
   tables.layer = [config](int32_t layer, WeightTable* table) {
     return DeclareLayer(config, layer, table);

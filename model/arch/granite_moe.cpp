@@ -21,7 +21,7 @@ Result<float> ReadFactor(const JsonConfig& json, const char* key) {
   return static_cast<float>(factor);
 }
 
-Result<GraniteMoeConfig> ReadConfig(const JsonConfig& json) {
+Result<GraniteMoeConfig> ReadGraniteMoeConfig(const JsonConfig& json) {
   GraniteMoeConfig config;
   DecoderConfig& decoder = config.decoder;
   ASSIGN_OR_RETURN(decoder, ReadDecoderConfig(json, {.architecture = "GraniteMoeForCausalLM"}));
@@ -87,7 +87,7 @@ ExpertSpec DeclareFusedExpert(const ModelShape& shape, int32_t layer, int32_t ex
 }  // namespace
 
 Result<std::unique_ptr<Architecture>> MakeGraniteMoe(const JsonConfig& json) {
-  ASSIGN_OR_RETURN(const GraniteMoeConfig config, ReadConfig(json));
+  ASSIGN_OR_RETURN(const GraniteMoeConfig config, ReadGraniteMoeConfig(json));
   DecoderTables tables;
   tables.layer = [config](int32_t layer, WeightTable* table) {
     return DeclareLayer(config, layer, table);

@@ -11,7 +11,7 @@ struct MixtralConfig {
   int32_t window = 0;
 };
 
-Result<MixtralConfig> ReadConfig(const JsonConfig& json) {
+Result<MixtralConfig> ReadMixtralConfig(const JsonConfig& json) {
   MixtralConfig config;
   ASSIGN_OR_RETURN(config.decoder, ReadDecoderConfig(json, {.architecture = "MixtralForCausalLM",
                                                             .norm_eps = 1e-5,
@@ -41,7 +41,7 @@ DecoderLayer DeclareLayer(const MixtralConfig& config, int32_t index, WeightTabl
 }  // namespace
 
 Result<std::unique_ptr<Architecture>> MakeMixtral(const JsonConfig& json) {
-  ASSIGN_OR_RETURN(const MixtralConfig config, ReadConfig(json));
+  ASSIGN_OR_RETURN(const MixtralConfig config, ReadMixtralConfig(json));
   DecoderTables tables;
   tables.layer = [config](int32_t layer, WeightTable* table) {
     return DeclareLayer(config, layer, table);

@@ -11,7 +11,7 @@ struct OlmoeConfig {
   bool attention_bias = false;
 };
 
-Result<OlmoeConfig> ReadConfig(const JsonConfig& json) {
+Result<OlmoeConfig> ReadOlmoeConfig(const JsonConfig& json) {
   OlmoeConfig config;
   ASSIGN_OR_RETURN(config.decoder,
                    ReadDecoderConfig(json, {.architecture = "OlmoeForCausalLM", .norm_eps = 1e-5}));
@@ -46,7 +46,7 @@ DecoderLayer DeclareLayer(const OlmoeConfig& config, int32_t index, WeightTable*
 }  // namespace
 
 Result<std::unique_ptr<Architecture>> MakeOlmoe(const JsonConfig& json) {
-  ASSIGN_OR_RETURN(const OlmoeConfig config, ReadConfig(json));
+  ASSIGN_OR_RETURN(const OlmoeConfig config, ReadOlmoeConfig(json));
   return MakeDecoder(config.decoder, UsualTables(config, DeclareLayer));
 }
 

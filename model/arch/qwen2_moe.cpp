@@ -15,7 +15,7 @@ struct Qwen2MoeConfig {
   bool qkv_bias = true;
 };
 
-Result<Qwen2MoeConfig> ReadConfig(const JsonConfig& json) {
+Result<Qwen2MoeConfig> ReadQwen2MoeConfig(const JsonConfig& json) {
   Qwen2MoeConfig config;
   ASSIGN_OR_RETURN(config.decoder,
                    ReadDecoderConfig(json, {.architecture = "Qwen2MoeForCausalLM"}));
@@ -55,7 +55,7 @@ DecoderLayer DeclareLayer(const Qwen2MoeConfig& config, int32_t index, WeightTab
 }  // namespace
 
 Result<std::unique_ptr<Architecture>> MakeQwen2Moe(const JsonConfig& json) {
-  ASSIGN_OR_RETURN(const Qwen2MoeConfig config, ReadConfig(json));
+  ASSIGN_OR_RETURN(const Qwen2MoeConfig config, ReadQwen2MoeConfig(json));
   return MakeDecoder(config.decoder, UsualTables(config, DeclareLayer));
 }
 

@@ -12,7 +12,7 @@ struct Qwen3MoeConfig {
   bool attention_bias = false;
 };
 
-Result<Qwen3MoeConfig> ReadConfig(const JsonConfig& json) {
+Result<Qwen3MoeConfig> ReadQwen3MoeConfig(const JsonConfig& json) {
   Qwen3MoeConfig config;
   ASSIGN_OR_RETURN(config.decoder,
                    ReadDecoderConfig(json, {.architecture = "Qwen3MoeForCausalLM"}));
@@ -51,7 +51,7 @@ DecoderLayer DeclareLayer(const Qwen3MoeConfig& config, int32_t index, WeightTab
 }  // namespace
 
 Result<std::unique_ptr<Architecture>> MakeQwen3Moe(const JsonConfig& json) {
-  ASSIGN_OR_RETURN(const Qwen3MoeConfig config, ReadConfig(json));
+  ASSIGN_OR_RETURN(const Qwen3MoeConfig config, ReadQwen3MoeConfig(json));
   return MakeDecoder(config.decoder, UsualTables(config, DeclareLayer));
 }
 

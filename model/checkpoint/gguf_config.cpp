@@ -335,11 +335,11 @@ void PutGptOss(ConfigWriter* out) {
   }
 }
 
-struct Row {
+struct ArchitectureRow {
   std::string_view architecture;
   void (*put)(ConfigWriter* out);
 };
-constexpr Row kArchitectures[] = {
+constexpr ArchitectureRow kArchitectures[] = {
     {"qwen2moe", PutQwen2Moe}, {"qwen3moe", PutQwen3Moe},  {"llama", PutMixtral},
     {"olmoe", PutOlmoe},       {"deepseek2", PutDeepseek}, {"gpt-oss", PutGptOss},
 };
@@ -348,12 +348,12 @@ constexpr Row kArchitectures[] = {
 
 Result<std::string> GgufConfigJson(const GgufFile& file) {
   ASSIGN_OR_RETURN(const std::string architecture, file.Text("general.architecture"));
-  const auto* row =
-      std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
-                   [&](const Row& known) { return known.architecture == architecture; });
+  const auto* row = std::find_if(
+      std::begin(kArchitectures), std::end(kArchitectures),
+      [&](const ArchitectureRow& known) { return known.architecture == architecture; });
   if (row == std::end(kArchitectures)) {
     std::string known;
-    for (const Row& other : kArchitectures) {
+    for (const ArchitectureRow& other : kArchitectures) {
       known += fmt::format("{}{}", known.empty() ? "" : ", ", other.architecture);
     }
     return file.Error("general.architecture",

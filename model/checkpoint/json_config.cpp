@@ -14,7 +14,6 @@
 namespace expertflow {
 namespace {
 
-constexpr size_t kConfigBytesMax = 1'000'000;
 constexpr size_t kConfigDepthMax = 16;
 
 }  // namespace
@@ -143,16 +142,16 @@ std::string JsonConfig::Value::Describe() const {
 }
 
 Result<JsonConfig> JsonConfig::Load(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, kConfigBytesMax));
+  ASSIGN_OR_RETURN(const std::string text, ReadFileToString(path, kBytesMax));
   return Parse(text, path);
 }
 
 Result<JsonConfig> JsonConfig::Parse(std::string_view text, std::string name) {
   auto document = std::make_shared<Document>();
   document->name = std::move(name);
-  if (text.size() > kConfigBytesMax) {
+  if (text.size() > kBytesMax) {
     return InvalidArgument(fmt::format("{}: {} bytes, more than the limit of {} for this file",
-                                       document->name, text.size(), kConfigBytesMax));
+                                       document->name, text.size(), kBytesMax));
   }
   document->text = text;
   TreeBuilder<Value> builder(&document->root);

@@ -5,6 +5,7 @@
 // Errors: "<file>: <key>: expected an integer in [1, 4096], found "x"".
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,7 +18,8 @@ namespace expertflow {
 
 class JsonConfig {
  public:
-  // Files above 1 MB, deep nesting and duplicate keys are refused.
+  static constexpr size_t kBytesMax = 1'000'000;
+  // Files above kBytesMax, deep nesting and duplicate keys are refused.
   static Result<JsonConfig> Load(const std::string& path);
   static Result<JsonConfig> Parse(std::string_view text, std::string name);
 

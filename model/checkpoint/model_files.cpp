@@ -4,12 +4,12 @@
 
 #include "common/mapped_file.h"
 #include "model/checkpoint/gguf_model.h"
+#include "model/checkpoint/json_config.h"
 
 namespace expertflow {
 namespace {
 
 constexpr const char* kConfig = "config.json";
-constexpr size_t kConfigBytesMax = size_t{1} << 20;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Result<std::string> ReadModelText(const std::string& model, const std::string& n
 }
 
 Result<JsonConfig> LoadModelConfig(const std::string& model) {
-  ASSIGN_OR_RETURN(const std::string text, ReadModelText(model, kConfig, kConfigBytesMax));
+  ASSIGN_OR_RETURN(const std::string text, ReadModelText(model, kConfig, JsonConfig::kBytesMax));
   return JsonConfig::Parse(text, ModelTextName(model, kConfig));
 }
 

@@ -19,8 +19,8 @@ namespace {
 using NodeId = Grammar::NodeId;
 
 constexpr uint32_t kLastCharacter = 0x10FFFF;
-constexpr uint32_t kRepetitionsMax = 4096;
-constexpr int kDepthMax = 50;
+constexpr uint32_t kPatternRepetitionsMax = 4096;
+constexpr int kPatternDepthMax = 50;
 constexpr size_t kPatternBytesMax = 10'000;
 
 // --- sets of characters ------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Parser {
   Part Alternatives(int depth) {
     Part choice;
     choice.kind = Part::Kind::kChoice;
-    if (depth > kDepthMax) {
+    if (depth > kPatternDepthMax) {
       Fail("it is nested too deep");
       return choice;
     }
@@ -234,8 +234,8 @@ class Parser {
       at_ = begin;
       return false;
     }
-    if (*first > kRepetitionsMax || second.value_or(0) > kRepetitionsMax) {
-      Fail(fmt::format("more than {} repetitions", kRepetitionsMax));
+    if (*first > kPatternRepetitionsMax || second.value_or(0) > kPatternRepetitionsMax) {
+      Fail(fmt::format("more than {} repetitions", kPatternRepetitionsMax));
     }
     *min = *first;
     *max = second;

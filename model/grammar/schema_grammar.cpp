@@ -23,10 +23,10 @@ namespace {
 using Json = nlohmann::ordered_json;  // properties in their order
 using NodeId = Grammar::NodeId;
 
-constexpr uint32_t kRepetitionsMax = 4096;
+constexpr uint32_t kSchemaRepetitionsMax = 4096;
 constexpr size_t kBytesMax = size_t{1} << 20;
 constexpr size_t kAlternativesMax = 256;
-constexpr int kDepthMax = 120;
+constexpr int kSchemaDepthMax = 120;
 constexpr size_t kTypes = 7;
 
 // They say something about a value, but do not restrict it.
@@ -94,8 +94,8 @@ std::optional<uint32_t> SchemaCompiler::Count(const Json& schema, const std::str
                                               const char* keyword) {
   const auto found = schema.find(keyword);
   if (found == schema.end()) return std::nullopt;
-  const bool fits = found->is_number_unsigned() && found->get<uint64_t>() <= kRepetitionsMax;
-  if (!fits) Refuse(where, fmt::format("{}: expected 0 to {}", keyword, kRepetitionsMax));
+  const bool fits = found->is_number_unsigned() && found->get<uint64_t>() <= kSchemaRepetitionsMax;
+  if (!fits) Refuse(where, fmt::format("{}: expected 0 to {}", keyword, kSchemaRepetitionsMax));
   return found->get<uint32_t>();
 }
 
@@ -312,8 +312,9 @@ std::string TextOf(const Json& object, const char* name) {
 
 Result<Grammar> ParseGrammar(std::string_view json) {
   if (json.size() > kBytesMax) return InvalidArgument("the schema is larger than 1 MiB");
-  if (JsonNestsDeeper(json, kDepthMax)) {
-    return InvalidArgument(fmt::format("the schema is nested deeper than {} levels", kDepthMax));
+  if (JsonNestsDeeper(json, kSchemaDepthMax)) {
+    return InvalidArgument(
+        fmt::format("the schema is nested deeper than {} levels", kSchemaDepthMax));
   }
   const Json source = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   const bool sound = source.is_object() && source.contains("alternatives") &&

@@ -15,10 +15,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kDepthMax = 200;
+constexpr int kVariableDepthMax = 200;
 
 TemplateValue ValueOf(const Json& json, int depth) {
-  if (depth > kDepthMax) throw TemplateError{0, "the variables are nested too deep"};
+  if (depth > kVariableDepthMax) throw TemplateError{0, "the variables are nested too deep"};
   switch (json.type()) {
     case Json::value_t::boolean: return TemplateValue(json.get<bool>());
     case Json::value_t::number_integer: return TemplateValue(json.get<int64_t>());

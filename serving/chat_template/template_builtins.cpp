@@ -13,7 +13,6 @@
 namespace expertflow {
 namespace {
 
-constexpr std::string_view kSpace = " \t\n\r\f\v";
 constexpr int64_t kRangeMax = 100'000;
 constexpr size_t kTextMax = size_t{64} << 20;
 
@@ -83,8 +82,9 @@ bool Contains(const TemplateValue& container, const TemplateValue& item) {
 
 // Characters may be of the set in any order; an empty set means white space.
 std::string_view Stripped(std::string_view text, const TemplateValue* set, bool left, bool right) {
-  const std::string_view characters =
-      set == nullptr || set->string() == nullptr ? kSpace : std::string_view(*set->string());
+  const std::string_view characters = set == nullptr || set->string() == nullptr
+                                          ? kTemplateSpace
+                                          : std::string_view(*set->string());
   if (left) text.remove_prefix(std::min(text.find_first_not_of(characters), text.size()));
   if (right) text = text.substr(0, text.find_last_not_of(characters) + 1);
   return text;
@@ -163,11 +163,11 @@ std::string Formatted(const std::string& text, const TemplateArguments& argument
 TemplateList Split(const std::string& text, const TemplateValue* separator, int64_t max) {
   TemplateList parts;
   if (separator == nullptr || separator->string() == nullptr) {
-    for (size_t at = text.find_first_not_of(kSpace); at != std::string::npos;) {
+    for (size_t at = text.find_first_not_of(kTemplateSpace); at != std::string::npos;) {
       const bool last = max >= 0 && static_cast<int64_t>(parts.size()) == max;
-      const size_t end = last ? std::string::npos : text.find_first_of(kSpace, at);
+      const size_t end = last ? std::string::npos : text.find_first_of(kTemplateSpace, at);
       parts.push_back(Text(std::string_view(text).substr(at, end - at)));
-      at = end == std::string::npos ? end : text.find_first_not_of(kSpace, end);
+      at = end == std::string::npos ? end : text.find_first_not_of(kTemplateSpace, end);
     }
     return parts;
   }

@@ -11,9 +11,7 @@
 namespace expertflow {
 namespace {
 
-using Kind = TemplateTokenKind;
-
-constexpr std::string_view kSpace = " \t\n\r\f\v";
+using TokenKind = TemplateTokenKind;
 
 bool IsNameStart(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
@@ -47,7 +45,7 @@ class Lexer {
       if (tag == std::string::npos) break;
       Tag();
     }
-    Add(Kind::kEnd, "");
+    Add(TokenKind::kEnd, "");
     return std::move(tokens_);
   }
 
@@ -61,7 +59,7 @@ class Lexer {
     return std::string::npos;
   }
 
-  void Add(Kind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
+  void Add(TokenKind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
 
   void Advance(size_t to) {
     line_ += static_cast<int>(std::count(source_.begin() + static_cast<ptrdiff_t>(at_),
@@ -76,16 +74,17 @@ class Lexer {
     if (tag != std::string::npos) {
       const char sign = tag + 2 < source_.size() ? source_[tag + 2] : ' ';
       if (sign == '-') {
-        text = text.substr(0, text.find_last_not_of(kSpace) + 1);
+        text = text.substr(0, text.find_last_not_of(kTemplateSpace) + 1);
       } else if (sign != '+' && source_[tag + 1] != '{') {
         const size_t line = text.rfind('\n') + 1;  // 0 without one
         const bool at_line_start = line > 0 || line_starting_;
-        if (at_line_start && text.find_first_not_of(kSpace, line) == std::string_view::npos) {
+        if (at_line_start &&
+            text.find_first_not_of(kTemplateSpace, line) == std::string_view::npos) {
           text = text.substr(0, line);
         }
       }
     }
-    if (!text.empty()) Add(Kind::kText, std::string(text));
+    if (!text.empty()) Add(TokenKind::kText, std::string(text));
     Advance(tag == std::string::npos ? source_.size() : tag);
   }
 
@@ -98,20 +97,20 @@ class Lexer {
       EndTag(end > 0 && source_[end - 1] == '-', end > 0 && source_[end - 1] == '+', true);
       return;
     }
-    Add(Kind::kTagBegin, std::string(source_, at_, 2));
+    Add(TokenKind::kTagBegin, std::string(source_, at_, 2));
     const int begin_line = line_;
     at_ += 2;
     if (at_ < source_.size() && (source_[at_] == '-' || source_[at_] == '+')) ++at_;
     const std::string_view close = kind == '%' ? "%}" : "}}";
     int depth = 0;  // of braces: "}}" may end an object in an object
     while (true) {
-      Advance(std::min(source_.find_first_not_of(kSpace, at_), source_.size()));
+      Advance(std::min(source_.find_first_not_of(kTemplateSpace, at_), source_.size()));
       if (at_ == source_.size()) throw TemplateError{begin_line, "a tag does not end"};
       const std::string_view rest = std::string_view(source_).substr(at_);
       const bool minus = rest.starts_with('-') && rest.substr(1).starts_with(close);
       const bool plus = kind == '%' && rest.starts_with('+') && rest.substr(1).starts_with(close);
       if (depth == 0 && (minus || plus || rest.starts_with(close))) {
-        Add(Kind::kTagEnd, std::string(close));
+        Add(TokenKind::kTagEnd, std::string(close));
         if (minus || plus) ++at_;
         EndTag(minus, plus, kind == '%');
         return;
@@ -126,7 +125,7 @@ class Lexer {
   void EndTag(bool minus, bool plus, bool is_block) {
     size_t end = at_ + 2;
     if (minus) {
-      end = std::min(source_.find_first_not_of(kSpace, end), source_.size());
+      end = std::min(source_.find_first_not_of(kTemplateSpace, end), source_.size());
     } else if (is_block && !plus && end < source_.size() && source_[end] == '\n') {
       ++end;
     }
@@ -141,7 +140,7 @@ class Lexer {
     } else if (IsNameStart(c)) {
       size_t size = 1;
       while (size < rest.size() && (IsNameStart(rest[size]) || IsDigit(rest[size]))) ++size;
-      Add(Kind::kName, std::string(rest.substr(0, size)));
+      Add(TokenKind::kName, std::string(rest.substr(0, size)));
       at_ += size;
     } else if (IsDigit(c)) {
       size_t size = 1;
@@ -152,7 +151,7 @@ class Lexer {
       }
       std::string digits(rest.substr(0, size));
       std::erase(digits, '_');
-      Add(Kind::kNumber, digits);
+      Add(TokenKind::kNumber, digits);
       at_ += size;
     } else {
       Operator(rest);
@@ -163,7 +162,7 @@ class Lexer {
     static constexpr std::array<std::string_view, 6> kTwo = {"==", "!=", "<=", ">=", "//", "**"};
     for (const std::string_view two : kTwo) {
       if (!rest.starts_with(two)) continue;
-      Add(Kind::kOperator, std::string(two));
+      Add(TokenKind::kOperator, std::string(two));
       at_ += 2;
       return;
     }
@@ -171,7 +170,7 @@ class Lexer {
       throw TemplateError{
           line_, fmt::format("unexpected character '{}'", Characters(rest.substr(0, 4))[0])};
     }
-    Add(Kind::kOperator, std::string(1, rest.front()));
+    Add(TokenKind::kOperator, std::string(1, rest.front()));
     ++at_;
   }
 
@@ -180,7 +179,7 @@ class Lexer {
     std::string text;
     for (size_t i = 1; i < rest.size(); ++i) {
       if (rest[i] == quote) {
-        Add(Kind::kString, std::move(text));
+        Add(TokenKind::kString, std::move(text));
         Advance(at_ + i + 1);
         return;
       }

@@ -16,8 +16,8 @@ using Kind = TemplateNode::Kind;
 using Token = TemplateTokenKind;
 using Node = std::unique_ptr<TemplateNode>;
 
-constexpr int kDepthMax = 100;   // of expressions and blocks
-constexpr int kHeightMax = 400;  // of a chain such as a + b + c
+constexpr int kSyntaxDepthMax = 100;  // of expressions and blocks
+constexpr int kHeightMax = 400;       // of a chain such as a + b + c
 
 class Parser {
  public:
@@ -33,7 +33,7 @@ class Parser {
   class Nested {
    public:
     explicit Nested(Parser* parser) : parser_(parser) {
-      if (++parser_->depth_ > kDepthMax) throw parser_->Error("nested too deep");
+      if (++parser_->depth_ > kSyntaxDepthMax) throw parser_->Error("nested too deep");
     }
     ~Nested() { --parser_->depth_; }
 

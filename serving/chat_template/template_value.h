@@ -19,6 +19,9 @@ using TemplateList = std::vector<TemplateValue>;
 // In the order of insertion.
 using TemplateDict = std::vector<std::pair<std::string, TemplateValue>>;
 
+// What counts as white space in templates.
+inline constexpr std::string_view kTemplateSpace = " \t\n\r\f\v";
+
 struct TemplateArguments;
 using TemplateFunction = std::function<TemplateValue(const TemplateArguments&)>;
 

@@ -19,7 +19,7 @@ namespace expertflow {
 namespace {
 
 constexpr size_t kPemBytesMax = size_t{1} << 20;
-constexpr size_t kReadBytes = size_t{16} << 10;  // a record has no more
+constexpr size_t kRecordBytes = size_t{16} << 10;  // a record has no more
 
 // Of the latest failure.
 std::string Reason() {
@@ -125,7 +125,7 @@ TlsSession::Outcome TlsSession::Receive(std::string_view received, std::string* 
                                         std::string* network) {
   ERR_clear_error();
   BIO_write(SSL_get_rbio(session_.get()), received.data(), static_cast<int>(received.size()));
-  std::array<char, kReadBytes> buffer;
+  std::array<char, kRecordBytes> buffer;
   int count = 0;
   // The first of these goes through the handshake.
   while ((count = SSL_read(session_.get(), buffer.data(), static_cast<int>(buffer.size()))) > 0) {

@@ -1,10 +1,19 @@
+# Several source files of a target become one for the compiler (CMake's unity build).
+function(expertflow_compile_as_one target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  # A class of a source file holds what is local to that file; seen from the joined file, GCC takes
+  # the source file for a header.
+  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+endfunction()
+
 # expertflow_add_library(NAME <name> RANK <0-5> [PURE] [NO_UNITY] HEADERS ... SOURCES ... [DEPS ...] [LIBS ...])
 #   Creates expertflow_<name>. DEPS are our own targets (short names) and must have a lower rank; LIBS
 #   are outside libraries. PURE marks a pure policy: the lint test rejects clocks, threads, locks, I/O
-#   and logs in it. With EXPERTFLOW_UNITY several sources are compiled as one, except of NO_UNITY
-#   libraries, whose files use the same names. With EXPERTFLOW_STRUCTURE_CHECKS each header without a source file of its name is
-#   compiled alone (the others come first in theirs, see lint.structure), and the whole archive is
-#   linked with its declared dependencies only.
+#   and logs in it. With EXPERTFLOW_UNITY the sources are compiled eight at a time, except those of
+#   NO_UNITY libraries, which use the same names in several files. With EXPERTFLOW_STRUCTURE_CHECKS
+#   each header is compiled alone (but for those that come first in a source file of their name,
+#   see lint.structure, when that is compiled by itself), and the whole archive is linked with its
+#   declared dependencies only.
 function(expertflow_add_library)
   cmake_parse_arguments(ARG "PURE;NO_UNITY" "NAME;RANK" "HEADERS;SOURCES;DEPS;LIBS" ${ARGN})
   if(ARG_UNPARSED_ARGUMENTS)
@@ -20,7 +29,7 @@ function(expertflow_add_library)
   add_library(${target} ${kind} ${ARG_SOURCES})
   set_target_properties(${target} PROPERTIES EXPERTFLOW_RANK ${ARG_RANK})
   if(EXPERTFLOW_UNITY AND NOT ARG_NO_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    expertflow_compile_as_one(${target})
   endif()
   set_property(GLOBAL APPEND PROPERTY EXPERTFLOW_LIBRARIES ${target})
   if(ARG_PURE)
@@ -47,7 +56,7 @@ function(expertflow_add_library)
     set(check_sources)
     foreach(header ${ARG_HEADERS})
       string(REGEX REPLACE "\\.h$" ".cpp" source ${header})
-      if(source IN_LIST ARG_SOURCES)
+      if(source IN_LIST ARG_SOURCES AND (ARG_NO_UNITY OR NOT EXPERTFLOW_UNITY))
         continue()
       endif()
       file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${header})
@@ -74,10 +83,10 @@ function(expertflow_add_library)
 endfunction()
 
 # expertflow_add_test(NAME <module> LABELS <unit|process|golden|slow|...> SOURCES ... DEPS ... [LIBS ...]
-#                     [NO_MAIN] [SERIAL] [TIMEOUT seconds] [ENV NAME=VALUE ...])
+#                     [NO_MAIN] [SERIAL] [NO_UNITY] [TIMEOUT seconds] [ENV NAME=VALUE ...])
 #   One GoogleTest program per module; every case is a CTest test. SERIAL: runs beside no other test.
 function(expertflow_add_test)
-  cmake_parse_arguments(ARG "NO_MAIN;SERIAL" "NAME;TIMEOUT" "LABELS;SOURCES;DEPS;LIBS;ENV" ${ARGN})
+  cmake_parse_arguments(ARG "NO_MAIN;SERIAL;NO_UNITY" "NAME;TIMEOUT" "LABELS;SOURCES;DEPS;LIBS;ENV" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
@@ -100,6 +109,9 @@ function(expertflow_add_test)
     target_link_libraries(${target} PRIVATE ${own} ${ARG_LIBS} GTest::gmock GTest::gtest_main)
   endif()
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  if(EXPERTFLOW_UNITY AND NOT ARG_NO_UNITY)
+    expertflow_compile_as_one(${target})
+  endif()
   # What a test calls is optimised, the test itself need not be: it compiles in half the time.
   target_compile_options(${target} PRIVATE -O0)
   target_compile_definitions(${target} PRIVATE EXPERTFLOW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

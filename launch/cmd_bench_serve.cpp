@@ -131,7 +131,7 @@ int BenchServeCommand(const Options& options) {
   const Result<std::vector<Arrival>> arrivals = ArrivalsFrom(options);
   if (!arrivals.ok()) return Fail(options, arrivals.status());
   RaiseDescriptorLimit(arrivals->size() + kOtherDescriptors);
-  LoadOptions load;
+  LoadClientOptions load;
   load.timeout_ns = options.DurationNs("answer-timeout");
   const Result<std::vector<LoadOutcome>> outcomes =
       RunLoad(*target, RequestsOf(options, *target, *arrivals), load);

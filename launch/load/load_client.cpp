@@ -26,7 +26,7 @@ constexpr int kWaitMs = 100;
 class LoadRun {
  public:
   LoadRun(ServerAddress address, const std::vector<LoadRequest>& requests,
-          const LoadOptions& options)
+          const LoadClientOptions& options)
       : address_(address), requests_(requests), options_(options), outcomes_(requests.size()) {}
 
   Result<std::vector<LoadOutcome>> Run() {
@@ -239,7 +239,7 @@ class LoadRun {
 
   const ServerAddress address_;
   const std::vector<LoadRequest>& requests_;
-  const LoadOptions& options_;
+  const LoadClientOptions& options_;
   std::vector<LoadOutcome> outcomes_;
   UniqueFd epoll_;
   int64_t begin_ns_ = 0;
@@ -255,7 +255,7 @@ class LoadRun {
 
 Result<std::vector<LoadOutcome>> RunLoad(const ServerUrl& target,
                                          const std::vector<LoadRequest>& requests,
-                                         const LoadOptions& options) {
+                                         const LoadClientOptions& options) {
   ASSIGN_OR_RETURN(const ServerAddress address, ResolveServer(target));
   return LoadRun(address, requests, options).Run();
 }

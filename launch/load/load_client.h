@@ -30,7 +30,7 @@ struct LoadOutcome {
   std::vector<float> gaps_ms;  // between pieces
 };
 
-struct LoadOptions {
+struct LoadClientOptions {
   int64_t timeout_ns = 120'000'000'000;  // of a request
   size_t connections_max = 8192;
 };
@@ -39,6 +39,6 @@ struct LoadOptions {
 // address, no sockets.
 Result<std::vector<LoadOutcome>> RunLoad(const ServerUrl& target,
                                          const std::vector<LoadRequest>& requests,
-                                         const LoadOptions& options);
+                                         const LoadClientOptions& options);
 
 }  // namespace expertflow

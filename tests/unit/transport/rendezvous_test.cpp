@@ -14,7 +14,7 @@
 namespace expertflow {
 namespace {
 
-constexpr int64_t kTestNs = 20'000'000'000;
+constexpr int64_t kRendezvousTestNs = 20'000'000'000;
 
 ProcessInfo Info(const std::string& host) {
   ProcessInfo info;
@@ -36,7 +36,7 @@ class Rendezvous : public ::testing::Test {
   }
   // Serves until `done` is set by the joiner's thread, as the coordinator's loop does.
   void ServeUntil(const std::atomic<bool>& done) {
-    const Deadline deadline = Deadline::AfterNs(kTestNs);
+    const Deadline deadline = Deadline::AfterNs(kRendezvousTestNs);
     while (!done && !deadline.Passed()) {
       pollfd waiting{server_->fd(), POLLIN, 0};
       if (::poll(&waiting, 1, 5) <= 0) continue;
@@ -49,7 +49,7 @@ class Rendezvous : public ::testing::Test {
     Result<std::vector<Member>> members = Internal("not run");
     std::atomic<bool> done{false};
     std::thread joiner([&] {
-      members = wireup.Exchange(Info(host), Deadline::AfterNs(kTestNs));
+      members = wireup.Exchange(Info(host), Deadline::AfterNs(kRendezvousTestNs));
       done = true;
     });
     ServeUntil(done);
@@ -95,7 +95,7 @@ TEST_F(Rendezvous, AServerThatDoesNotKnowTheSecretIsNotTrusted) {
   // It cannot check the joiner's proof, and says that all is well.
   auto listener = ListenTcp("127.0.0.1:0");
   ASSERT_TRUE(listener.ok());
-  const Deadline deadline = Deadline::AfterNs(kTestNs);
+  const Deadline deadline = Deadline::AfterNs(kRendezvousTestNs);
   std::thread impostor([&] {
     pollfd waiting{listener->get(), POLLIN, 0};
     ASSERT_GT(::poll(&waiting, 1, 10'000), 0);
@@ -121,7 +121,7 @@ TEST_F(Rendezvous, AServerThatDoesNotKnowTheSecretIsNotTrusted) {
 TEST_F(Rendezvous, AServerOfAnotherVersionIsNamedAtOnce) {
   auto listener = ListenTcp("127.0.0.1:0");
   ASSERT_TRUE(listener.ok());
-  const Deadline deadline = Deadline::AfterNs(kTestNs);
+  const Deadline deadline = Deadline::AfterNs(kRendezvousTestNs);
   std::thread newer([&] {
     pollfd waiting{listener->get(), POLLIN, 0};
     ASSERT_GT(::poll(&waiting, 1, 10'000), 0);
@@ -144,7 +144,7 @@ TEST_F(Rendezvous, SilentAndSlowClientsBlockNobodyAndAreDropped) {
   Listen({.handshakes_max = 2, .handshake_ns = 300'000'000});
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 4; ++i) {
-    auto fd = ConnectTcp(server_->address(), Deadline::AfterNs(kTestNs));
+    auto fd = ConnectTcp(server_->address(), Deadline::AfterNs(kRendezvousTestNs));
     ASSERT_TRUE(fd.ok());
     silent.push_back(*std::move(fd));
   }
@@ -167,13 +167,13 @@ TEST_F(Rendezvous, GarbageIsRefused) {
       {'E', 'F', 'F', 'J', 1, 0, 2, 0, 4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff},  // count
   };
   for (const auto& input : inputs) {
-    auto fd = ConnectTcp(server_->address(), Deadline::AfterNs(kTestNs));
+    auto fd = ConnectTcp(server_->address(), Deadline::AfterNs(kRendezvousTestNs));
     ASSERT_TRUE(fd.ok());
-    ASSERT_TRUE(WriteAll(fd->get(), input, Deadline::AfterNs(kTestNs)).ok());
+    ASSERT_TRUE(WriteAll(fd->get(), input, Deadline::AfterNs(kRendezvousTestNs)).ok());
     std::atomic<bool> closed{false};
     std::thread reader([&] {
       std::vector<uint8_t> bytes;
-      while (ReadSome(fd->get(), &bytes, Deadline::AfterNs(kTestNs)).ok()) {
+      while (ReadSome(fd->get(), &bytes, Deadline::AfterNs(kRendezvousTestNs)).ok()) {
       }
       closed = true;
     });

@@ -9,7 +9,7 @@
 namespace expertflow {
 namespace {
 
-constexpr size_t kTypes = std::variant_size_v<Message>;
+constexpr size_t kTypes = std::variant_size_v<Message::Any>;
 constexpr size_t kHeaderBytes = 12;
 
 TEST(Wire, EveryTypeKeepsEveryField) {

@@ -24,7 +24,7 @@ PrefetchPlanner Planner(const PrefetchPlannerOptions& options) {
   return PrefetchPlanner(options, std::vector<int32_t>(kLayers, kExperts), 2);
 }
 
-std::vector<LayerDemand> Decode(std::initializer_list<int32_t> experts) {
+std::vector<LayerDemand> DecodeDemand(std::initializer_list<int32_t> experts) {
   std::vector<LayerDemand> demands;
   for (int32_t e : experts) demands.push_back({ExpertId(e), 1, 0});
   return demands;
@@ -36,8 +36,8 @@ TEST(PrefetchPlanner, PlansByProbabilityWithinThresholdAndBudget) {
   options.min_probability_ppm = 300'000;
   options.bytes_per_window = 2 * kBytes;
   PrefetchPlanner planner = Planner(options);
-  planner.BeginWindow(LayerId(0), Decode({0}), cache.stats());
-  const auto resident = cache.BeginLayer(LayerId(0), Decode({0}));
+  planner.BeginWindow(LayerId(0), DecodeDemand({0}), cache.stats());
+  const auto resident = cache.BeginLayer(LayerId(0), DecodeDemand({0}));
   cache.OnLoaded(resident[0].slot);
   cache.TryPrefetch({LayerId(1), ExpertId(6)}, 900'000);  // on its way: not again
 
@@ -65,7 +65,7 @@ TEST(PrefetchPlanner, APredictionMustBeTheSurerTheFartherItsLayer) {
   EXPECT_EQ(planner.ThresholdPpm(100), 900'000u);
 
   ExpertCache cache(CacheOptions(32));
-  cache.BeginLayer(LayerId(0), Decode({0}));
+  cache.BeginLayer(LayerId(0), DecodeDemand({0}));
   cache.EndLayer();
   const std::vector<uint32_t> ppm = {300'000, 500'000, 699'999, 700'000, 0, 0, 0, 0};
   const auto planned = [&](int32_t layer) {
@@ -79,16 +79,16 @@ TEST(PrefetchPlanner, APredictionMustBeTheSurerTheFartherItsLayer) {
 TEST(PrefetchPlanner, FIELD_27_PredictorQualityIsMeasured) {
   ExpertCache cache(CacheOptions(0));
   PrefetchPlanner planner = Planner({});
-  cache.BeginLayer(LayerId(0), Decode({0}));
+  cache.BeginLayer(LayerId(0), DecodeDemand({0}));
   cache.EndLayer();
   const std::vector<uint32_t> ppm = {900'000, 0, 0, 800'000, 100'000, 0, 0, 0};
   planner.Plan(LayerId(1), ppm, cache);
-  planner.BeginWindow(LayerId(1), Decode({0, 5}), cache.stats());
+  planner.BeginWindow(LayerId(1), DecodeDemand({0, 5}), cache.stats());
   EXPECT_EQ(planner.stats().predictions, 2u);
   EXPECT_EQ(planner.stats().correct, 1u);
   EXPECT_EQ(planner.stats().routed, 2u);
   // Only once, and not for a layer that nobody predicted.
-  planner.BeginWindow(LayerId(1), Decode({0, 5}), cache.stats());
+  planner.BeginWindow(LayerId(1), DecodeDemand({0, 5}), cache.stats());
   EXPECT_EQ(planner.stats().predictions, 2u);
 }
 

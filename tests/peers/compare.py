@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""expertflow beside llama-cpp-python: the same model, prompts and threads, in one run.
+"""expertflow beside other engines from PyPI: the same model, prompts and threads, in one run.
 
-    compare.py PROGRAM MODEL FOLDER [--threads N,N] [--batches N,N] [--repetitions N]
+    compare.py PROGRAM MODEL FOLDER [--peer NAME] [--threads N,N] [--batches N,N] [--repetitions N]
                [--prompt-tokens N] [--new-tokens N] [--serve-options "..."] [--check] [--json FILE]
 
-Makes an environment with the peer below FOLDER at the first run (its source is built for this CPU,
-which takes 10 to 30 minutes), exits 77 (skipped) when that is not possible, and writes the model as
-GGUF in BF16 and F16. All arms answer the same prompts greedily and take turns; ours always through
-its server, the peer through its server one request at a time, and without any server through its
-batched decode API. --check compares texts and measures nothing.
+Peers: llama-cpp-python (the default), openvino-genai, transformers. Makes an environment with the
+peer below FOLDER at the first run (5 GB for the last two; llama-cpp-python's source is built for
+this CPU, which takes 10 to 30 minutes), and exits 77 (skipped) when that is not possible. The model
+is given to llama-cpp-python as GGUF in BF16 and F16, to openvino-genai as its graph with F16
+weights, to transformers as it is. All arms answer the same prompts greedily and take turns; ours
+always through its server, peers without any server through an API that takes all prompts at once,
+and llama-cpp-python also through its server, one request at a time. --check compares texts with
+llama-cpp-python's and measures nothing.
 
 Ratios are taken within a repetition, against the fastest of the peer's arms; medians are shown. The
 processor time of ours is that of all its processes.
@@ -32,8 +35,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "clients
 import pypi  # noqa: E402
 from server import Server, check  # noqa: E402
 
-PACKAGES = ["llama-cpp-python[server]==0.3.36", "gguf>=0.17,<1", "numpy>=1.26"]
-MODULES = ["llama_cpp.server.app", "gguf", "numpy"]
+# Environment, packages, modules that are there when it is complete.
+LLAMA_CPP = ("venv", ["llama-cpp-python[server]==0.3.36", "gguf>=0.17,<1", "numpy>=1.26"],
+             ["llama_cpp.server.app", "gguf", "numpy"])
+OTHERS = ("others", ["optimum-intel[openvino]>=1.27,<3", "openvino-genai>=2026.0,<2027"],
+          ["torch", "transformers", "openvino_genai", "optimum.intel"])
 INSTALL_S = 3600
 READY_S = 60
 REQUEST_S = 600
@@ -207,19 +213,21 @@ class PeerServer:
 
 
 class PeerBatch:
-    """Its batched decode API."""
+    """An API that takes all prompts at once, in a process that reads jobs."""
 
-    def __init__(self, python, model, kind, threads, sequences, positions):
-        self.name = f"llama-cpp-python's batched API, {kind}"
-        self.process = subprocess.Popen(
-            [python, HERE / "llama_cpp_batch.py", model, str(threads), str(sequences),
-             str(positions)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, name, *command):
+        self.name = name
+        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
         self.pid = self.process.pid
 
     def run(self, prompts, new_tokens):
         print(json.dumps({"prompts": prompts, "new_tokens": new_tokens}), file=self.process.stdin,
               flush=True)
-        return json.loads(self.process.stdout.readline())
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"{self.name} ended with {self.process.wait()}")
+        return json.loads(answer)
 
     def generate(self, prompts, new_tokens):
         answer = self.run(prompts, new_tokens)
@@ -298,8 +306,9 @@ def compare_streams(arms, threads, arguments, results):
     samples = {arm.name: [] for arm in arms}
     for repetition in range(-1, arguments.repetitions):
         for arm in arms:
-            sample = measure_stream(arm, prompt_text(arguments.prompt_tokens, repetition + 1),
-                                    arguments.new_tokens)
+            # None that was asked before: its beginning would be in a cache.
+            prompt = prompt_text(arguments.prompt_tokens, f"stream {repetition}")
+            sample = measure_stream(arm, prompt, arguments.new_tokens)
             if repetition >= 0:
                 samples[arm.name].append(sample)
     rows = {}
@@ -333,12 +342,74 @@ def check_texts(program, model, files, python, arguments):
           f"{', '.join(f'{100 * share:.0f}' for share in shares)} % of its characters")
 
 
+class LlamaCpp:
+    """What llama-cpp-python takes part with."""
+
+    def __init__(self, arguments):
+        self.python = install(arguments.folder, LLAMA_CPP)
+        self.files = {}
+        for kind in TYPES:
+            self.files[kind] = str(arguments.folder / f"model-{kind}.gguf")
+            subprocess.run([self.python, HERE / "write_gguf.py", arguments.model, self.files[kind],
+                            kind], check=True)
+
+    def servers(self, threads, positions):
+        return [PeerServer(self.python, self.files[kind], kind, threads, positions)
+                for kind in TYPES]
+
+    def batches(self, threads, sequences, positions):
+        return [PeerBatch(f"llama-cpp-python's batched API, {kind}", self.python,
+                          HERE / "llama_cpp_batch.py", self.files[kind], threads, sequences,
+                          positions) for kind in TYPES]
+
+
+class OpenVino:
+    """What openvino-genai takes part with."""
+
+    def __init__(self, arguments):
+        self.python = install(arguments.folder, OTHERS)
+        self.model = arguments.model
+        self.graph = arguments.folder / "openvino"
+
+    def servers(self, _threads, _positions):
+        return []
+
+    def batches(self, threads, sequences, positions):
+        return [PeerBatch("openvino-genai's continuous batching, f16", self.python,
+                          HERE / "openvino_batch.py", self.model, self.graph, threads, sequences,
+                          positions)]
+
+
+class Transformers:
+    """What transformers takes part with."""
+
+    def __init__(self, arguments):
+        self.python = install(arguments.folder, OTHERS)
+        self.model = arguments.model
+
+    def servers(self, _threads, _positions):
+        return []
+
+    def batches(self, threads, _sequences, _positions):
+        return [PeerBatch("transformers' generate(), bf16", self.python,
+                          HERE / "transformers_batch.py", self.model, threads)]
+
+
+PEERS = {"llama-cpp-python": LlamaCpp, "openvino-genai": OpenVino, "transformers": Transformers}
+
+
+def install(folder, environment):
+    name, packages, modules = environment
+    return pypi.install(str(folder / name), packages, modules, INSTALL_S)
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("model")
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--peer", choices=PEERS, default="llama-cpp-python")
     numbers = lambda text: [int(number) for number in text.split(",")]  # noqa: E731
     parser.add_argument("--threads", type=numbers, default=[1, 2])
     parser.add_argument("--batches", type=numbers, default=[1, 8, 32])
@@ -353,25 +424,20 @@ def parse():
 
 def main():
     arguments = parse()
-    program, model = arguments.program, arguments.model
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    python = pypi.install(str(arguments.folder / "venv"), PACKAGES, MODULES, INSTALL_S)
-    files = {}
-    for kind in TYPES:
-        files[kind] = str(arguments.folder / f"model-{kind}.gguf")
-        subprocess.run([python, HERE / "write_gguf.py", model, files[kind], kind], check=True)
     if arguments.check:
-        check_texts(program, model, files, python, arguments)
+        peer = LlamaCpp(arguments)
+        check_texts(arguments.program, arguments.model, peer.files, peer.python, arguments)
         return
+    peer = PEERS[arguments.peer](arguments)
     positions = arguments.prompt_tokens + arguments.new_tokens + 1
     results = []
     for threads in arguments.threads:
-        ours = Ours(program, model, threads, max(arguments.batches), positions,
+        ours = Ours(arguments.program, arguments.model, threads, max(arguments.batches), positions,
                     arguments.serve_options)
-        servers = [PeerServer(python, files[kind], kind, threads, positions) for kind in TYPES]
+        servers = peer.servers(threads, positions)
         for batch in arguments.batches:
-            batched = [PeerBatch(python, files[kind], kind, threads, batch, positions)
-                       for kind in TYPES]
+            batched = peer.batches(threads, batch, positions)
             compare_batch([ours, *(servers if batch == 1 else []), *batched], batch, threads,
                           arguments, results)
             for arm in batched:
@@ -380,7 +446,8 @@ def main():
         for arm in [ours, *servers]:
             arm.close()
     if arguments.json:
-        arguments.json.write_text(json.dumps({"version": 1, "results": results}, indent=1))
+        arguments.json.write_text(json.dumps(
+            {"version": 1, "peer": arguments.peer, "results": results}, indent=1))
 
 
 main()

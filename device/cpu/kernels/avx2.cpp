@@ -51,11 +51,19 @@ struct Avx2 {
     return Scale(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from.address())), from.factor());
   }
   static Vec Load(Int4Pointer<Avx2> from) {
-    return Scale(_mm_sub_epi8(Nibbles(from.address()), _mm_set1_epi8(8)), from.factor());
+    // A code times the scale less eight times the scale, which is exact, is rounded once.
+    const CodePairs codes = LoadCodePairs(from.address());
+    const __m256 scale = _mm256_set1_ps(from.factor());
+    const __m256 eight = _mm256_mul_ps(scale, _mm256_set1_ps(8));
+    return {_mm256_fmsub_ps(_mm256_cvtepi32_ps(codes.low), scale, eight),
+            _mm256_fmsub_ps(_mm256_cvtepi32_ps(codes.high), scale, eight)};
   }
   static Vec Load(UInt4Pointer<Avx2> from) {
-    const __m128i zero = _mm_set1_epi8(static_cast<char>(from.zero()));
-    return Scale(_mm_sub_epi8(Nibbles(from.address()), zero), from.factor());
+    const CodePairs codes = LoadCodePairs(from.address());
+    const __m256 scale = _mm256_set1_ps(from.factor());
+    const __m256i zero = _mm256_set1_epi32(from.zero());
+    return {_mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(codes.low, zero)), scale),
+            _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(codes.high, zero)), scale)};
   }
   static Vec Load(Mxfp4Pointer<Avx2> from) {
     const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(kE2m1Twice));
@@ -176,6 +184,16 @@ struct Avx2 {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes));
     const __m128i both = _mm_unpacklo_epi64(bytes, _mm_srli_epi16(bytes, 4));
     return _mm_and_si128(both, _mm_set1_epi8(15));
+  }
+  // Sixteen codes of 4 bits, the first eight and the others.
+  struct CodePairs {
+    __m256i low;
+    __m256i high;
+  };
+  static CodePairs LoadCodePairs(const uint8_t* codes) {
+    const __m256i pairs =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+    return {_mm256_and_si256(pairs, _mm256_set1_epi32(15)), _mm256_srli_epi32(pairs, 4)};
   }
   // Signed bytes times a number.
   static Vec Scale(__m128i bytes, float factor) {

@@ -17,7 +17,8 @@ class MessageGenerator {
 
   // A message of type `index` (its alternative in Message).
   Message Make(size_t index) {
-    Message message = MakeDefault(index, std::make_index_sequence<std::variant_size_v<Message::Any>>());
+    Message message =
+        MakeDefault(index, std::make_index_sequence<std::variant_size_v<Message::Any>>());
     std::visit([this](auto& payload) { Fill(payload); }, message);
     return message;
   }

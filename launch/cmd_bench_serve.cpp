@@ -14,6 +14,7 @@
 #include "launch/load/arrival_options.h"
 #include "launch/load/load_client.h"
 #include "launch/load/load_report.h"
+#include "launch/load/server_options.h"
 
 namespace expertflow {
 namespace {
@@ -76,6 +77,7 @@ std::string JsonOf(const Options& options, const LoadReport& report) {
                      {"requests", report.requests},
                      {"done", report.done},
                      {"errors", std::move(errors)},
+                     {"first_error", report.first_error},
                      {"seconds", report.seconds},
                      {"concurrent_max", report.concurrent_max},
                      {"prompt_tokens", report.prompt_tokens},
@@ -103,6 +105,7 @@ std::string TextOf(const LoadReport& report) {
   for (const auto& [kind, count] : report.errors) {
     text += fmt::format("{} requests: {}\n", count, kind);
   }
+  if (!report.first_error.empty()) text += fmt::format("the first: {}\n", report.first_error);
   text +=
       fmt::format("{:26}{:>10}{:>10}{:>10}{:>10}{:>10}\n", "ms", "p50", "p90", "p95", "p99", "max");
   const auto row = [&text](std::string_view name, const Percentiles& percentiles) {
@@ -126,22 +129,26 @@ std::string TextOf(const LoadReport& report) {
 }  // namespace
 
 int BenchServeCommand(const Options& options) {
-  const Result<ServerUrl> target = ServerUrl::Parse(options.Text("url"));
-  if (!target.ok()) return Fail(options, target.status().WithContext("--url"));
+  const Result<ServerTarget> target = ServerTargetFrom(options);
+  if (!target.ok()) return Fail(options, target.status());
   const Result<std::vector<Arrival>> arrivals = ArrivalsFrom(options);
   if (!arrivals.ok()) return Fail(options, arrivals.status());
   RaiseDescriptorLimit(arrivals->size() + kOtherDescriptors);
   LoadClientOptions load;
   load.timeout_ns = options.DurationNs("answer-timeout");
   const Result<std::vector<LoadOutcome>> outcomes =
-      RunLoad(*target, RequestsOf(options, *target, *arrivals), load);
+      RunLoad(*target, RequestsOf(options, target->url, *arrivals), load);
   if (!outcomes.ok()) return Fail(options, outcomes.status(), kExitFailure);
   const LoadReport report = ReportOf(*outcomes, ServiceLevelFrom(options));
   fmt::print("{}", TextOf(report));
   if (const Status json = WriteJsonOption(options, JsonOf(options, report)); !json.ok()) {
     return Fail(options, json, kExitFailure);
   }
-  return report.done > 0 ? kExitOk : kExitFailure;
+  if (report.done > 0) return kExitOk;
+  return Fail(options,
+              Unavailable(fmt::format("{}: no request was done; the first: {}", target->url.Text(),
+                                      report.first_error)),
+              kExitFailure);
 }
 
 }  // namespace expertflow

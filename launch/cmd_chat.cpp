@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,10 +12,10 @@
 #include <utility>
 
 #include "common/process.h"
-#include "common/unique_fd.h"
 #include "launch/commands.h"
 #include "launch/load/answer_reader.h"
-#include "launch/load/server_url.h"
+#include "launch/load/http_exchange.h"
+#include "launch/load/server_options.h"
 
 namespace expertflow {
 namespace {
@@ -70,8 +69,8 @@ class LineReader {
 
 class ChatClient {
  public:
-  ChatClient(const Options& options, ServerUrl url, ServerAddress address, SignalWatcher& signals)
-      : options_(options), url_(std::move(url)), address_(address), signals_(signals) {}
+  ChatClient(const Options& options, const ServerTarget& target, SignalWatcher& signals)
+      : options_(options), target_(target), signals_(signals) {}
 
   void SetSystem(const std::string& text) { system_ = text; }
   void Clear() { messages_ = Json::array(); }
@@ -80,12 +79,11 @@ class ChatClient {
 
  private:
   std::string Request() const;
-  Status ReadAnswer(int fd);
+  Status FetchAnswer();
   void OnJson(std::string_view json);
 
   const Options& options_;
-  const ServerUrl url_;
-  const ServerAddress address_;
+  const ServerTarget& target_;
   SignalWatcher& signals_;
   std::string system_;
   Json messages_ = Json::array();
@@ -106,7 +104,7 @@ std::string ChatClient::Request() const {
     body["max_tokens"] = tokens;
   }
   const std::string text = body.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return url_.Head("POST", "/v1/chat/completions", options_.Text("api-key")) +
+  return target_.url.Head("POST", "/v1/chat/completions", options_.Text("api-key")) +
          fmt::format(
              "Connection: close\r\nContent-Type: application/json\r\n"
              "Content-Length: {}\r\n\r\n{}",
@@ -134,43 +132,25 @@ void ChatClient::OnJson(std::string_view text) {
   answer_ += piece;
 }
 
-Status ChatClient::ReadAnswer(int fd) {
+Status ChatClient::FetchAnswer() {
   AnswerReader reader([this](std::string_view json) { OnJson(json); });
-  for (;;) {
-    std::array<pollfd, 2> ready = {{{fd, POLLIN, 0}, {signals_.fd(), POLLIN, 0}}};
-    if (::poll(ready.data(), ready.size(), -1) < 0 && errno != EINTR)
-      return FromErrno(errno, "poll");
-    if (signals_.Take()) return OkStatus();  // the server sees that we are gone, and stops
-    if (ready[0].revents == 0) continue;
-    std::array<char, 16384> buffer;
-    const ssize_t count = ::recv(fd, buffer.data(), buffer.size(), 0);
-    if (count <= 0) return Unavailable("the server has broken off");
-    const AnswerReader::Found found = reader.Push({buffer.data(), static_cast<size_t>(count)});
-    if (found.broken) return Unavailable("the answer is no HTTP");
-    if (!found.complete) continue;
-    if (!error_.empty()) return Unavailable(error_);
-    if (reader.status() / 100 != 2) {
-      return Unavailable(fmt::format("the server answers with status {}", reader.status()));
-    }
-    return OkStatus();
+  const Status status = Exchange(
+      target_, Request(),
+      {.silence_ns = options_.DurationNs("answer-timeout"), .signals = &signals_}, &reader);
+  if (status.code() == StatusCode::kCancelled) return OkStatus();  // the server sees it, and stops
+  RETURN_IF_ERROR(status);
+  if (error_.empty() && reader.status() / 100 != 2) {
+    error_ = fmt::format("the server answers with status {}", reader.status());
   }
+  if (error_.empty()) return OkStatus();
+  return Unavailable(fmt::format("{}: {}", target_.url.Text(), error_));
 }
 
 Status ChatClient::Ask(const std::string& question) {
   messages_.push_back({{"role", "user"}, {"content", question}});
   answer_.clear();
   error_.clear();
-  const Status status = [this] {
-    ASSIGN_OR_RETURN(const UniqueFd fd, ConnectServer(url_, address_));
-    const std::string request = Request();
-    for (size_t sent = 0; sent < request.size();) {
-      const ssize_t count =
-          ::send(fd.get(), request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
-      if (count <= 0) return FromErrno(errno, "send");
-      sent += static_cast<size_t>(count);
-    }
-    return ReadAnswer(fd.get());
-  }();
+  const Status status = FetchAnswer();
   if (!answer_.empty()) fmt::print("\n");
   std::fflush(stdout);
   if (status.ok()) {
@@ -184,13 +164,11 @@ Status ChatClient::Ask(const std::string& question) {
 }  // namespace
 
 int ChatCommand(const Options& options) {
-  const Result<ServerUrl> url = ServerUrl::Parse(options.Text("url"));
-  if (!url.ok()) return Fail(options, url.status().WithContext("--url"));
-  const Result<ServerAddress> address = ResolveServer(*url);
-  if (!address.ok()) return Fail(options, address.status().WithContext("--url"));
+  const Result<ServerTarget> target = ServerTargetFrom(options);
+  if (!target.ok()) return Fail(options, target.status());
   Result<SignalWatcher> signals = SignalWatcher::Create();
   if (!signals.ok()) return Fail(options, signals.status(), kExitFailure);
-  ChatClient client(options, *url, *address, *signals);
+  ChatClient client(options, *target, *signals);
   client.SetSystem(options.Text("system"));
   LineReader lines(*signals);
   constexpr std::string_view kSystem = "/system ";

@@ -10,8 +10,8 @@
 #include "common/clock.h"
 #include "common/process.h"
 #include "launch/commands.h"
-#include "launch/load/http_get.h"
-#include "launch/load/server_url.h"
+#include "launch/load/http_exchange.h"
+#include "launch/load/server_options.h"
 #include "launch/top/metric_samples.h"
 #include "launch/top/top_screen.h"
 
@@ -29,10 +29,8 @@ struct Look {
 }  // namespace
 
 int TopCommand(const Options& options) {
-  const Result<ServerUrl> url = ServerUrl::Parse(options.Text("url"));
-  if (!url.ok()) return Fail(options, url.status().WithContext("--url"));
-  const Result<ServerAddress> address = ResolveServer(*url);
-  if (!address.ok()) return Fail(options, address.status().WithContext("--url"));
+  const Result<ServerTarget> target = ServerTargetFrom(options);
+  if (!target.ok()) return Fail(options, target.status());
   Result<SignalWatcher> signals = SignalWatcher::Create();
   if (!signals.ok()) return Fail(options, signals.status(), kExitFailure);
   const bool terminal = ::isatty(STDOUT_FILENO) != 0;
@@ -40,7 +38,7 @@ int TopCommand(const Options& options) {
   std::optional<Look> before;
   for (int64_t shown = 0; count == 0 || shown < count;) {
     const Result<std::string> text =
-        HttpGet(*url, *address, "/metrics", options.Text("api-key"), Deadline::AfterMs(kFetchMs));
+        HttpGet(*target, "/metrics", options.Text("api-key"), Deadline::AfterMs(kFetchMs));
     if (!text.ok()) return Fail(options, text.status(), kExitFailure);
     Look now{MetricSamples::Parse(*text), NowNs()};
     if (before) {

@@ -58,7 +58,8 @@ Result<std::unique_ptr<BenchServer>> BenchServer::Start(const std::string& progr
   if (at == std::string::npos) return Internal("the server did not say its address: " + text);
   ASSIGN_OR_RETURN(ServerUrl url,
                    ServerUrl::Parse(text.substr(at, text.find_first_of(" \n", at) - at)));
-  return std::unique_ptr<BenchServer>(new BenchServer(std::move(child), std::move(url)));
+  ASSIGN_OR_RETURN(ServerTarget target, ServerTarget::Find(std::move(url), nullptr));
+  return std::unique_ptr<BenchServer>(new BenchServer(std::move(child), std::move(target)));
 }
 
 BenchServer::~BenchServer() {

@@ -8,7 +8,7 @@
 
 #include "common/process.h"
 #include "common/status.h"
-#include "launch/load/server_url.h"
+#include "launch/load/server_stream.h"
 
 namespace expertflow {
 
@@ -21,13 +21,14 @@ class BenchServer {
   // Ends it.
   ~BenchServer();
 
-  const ServerUrl& url() const { return url_; }
+  const ServerTarget& target() const { return target_; }
 
  private:
-  BenchServer(ChildProcess child, ServerUrl url) : child_(std::move(child)), url_(std::move(url)) {}
+  BenchServer(ChildProcess child, ServerTarget target)
+      : child_(std::move(child)), target_(std::move(target)) {}
 
   ChildProcess child_;
-  ServerUrl url_;
+  ServerTarget target_;
 };
 
 }  // namespace expertflow

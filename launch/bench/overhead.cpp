@@ -55,12 +55,12 @@ Result<double> StepInServer(const BenchServer& server, const std::vector<int32_t
                                            {"stream", true},
                                            {"stream_options", {{"include_usage", true}}}})
                                .dump();
-  const std::string head = server.url().Head("POST", "/v1/completions", "");
+  const std::string head = server.target().url.Head("POST", "/v1/completions", "");
   const std::string request =
       head + fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
                          body.size(), body);
   ASSIGN_OR_RETURN(const std::vector<LoadOutcome> outcomes,
-                   RunLoad(server.url(), {{0, request}}, {}));
+                   RunLoad(server.target(), {{0, request}}, {}));
   const LoadOutcome& outcome = outcomes.at(0);
   if (!outcome.ok || outcome.completion_tokens != kNewTokens) {
     return Internal(fmt::format("the server gave {} tokens, status {}", outcome.completion_tokens,

@@ -1,16 +1,13 @@
 #include "launch/load/load_client.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <list>
-#include <memory>
+#include <optional>
 #include <utility>
 
 #include "common/clock.h"
@@ -22,12 +19,18 @@ namespace {
 
 constexpr int kEvents = 256;
 constexpr int kWaitMs = 100;
+constexpr size_t kErrorBytesMax = 300;
+
+// What can stand in a line.
+std::string FirstLine(std::string_view text) {
+  return std::string(text.substr(0, std::min(text.find('\n'), kErrorBytesMax)));
+}
 
 class LoadRun {
  public:
-  LoadRun(ServerAddress address, const std::vector<LoadRequest>& requests,
+  LoadRun(const ServerTarget& target, const std::vector<LoadRequest>& requests,
           const LoadClientOptions& options)
-      : address_(address), requests_(requests), options_(options), outcomes_(requests.size()) {}
+      : target_(target), requests_(requests), options_(options), outcomes_(requests.size()) {}
 
   Result<std::vector<LoadOutcome>> Run() {
     epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
@@ -43,7 +46,7 @@ class LoadRun {
 
  private:
   struct Connection {
-    UniqueFd fd;
+    std::optional<ServerStream> stream;  // nothing: closed
     AnswerReader reader;
     size_t request = 0;
     size_t written = 0;
@@ -69,38 +72,27 @@ class LoadRun {
       return;
     }
     if (connections_.size() >= options_.connections_max) {
-      Finish(request, nullptr);
+      Fail(request, fmt::format("all {} connections are in use", options_.connections_max));
       return;
     }
     Connect(request);
   }
 
   void Connect(size_t request) {
-    Connection connection;
-    connection.fd =
-        UniqueFd(::socket(address_.family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    const int one = 1;
-    if (connection.fd.valid()) {
-      ::setsockopt(connection.fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    }
-    const bool started =
-        connection.fd.valid() &&
-        (::connect(connection.fd.get(), reinterpret_cast<const sockaddr*>(&address_.storage),
-                   address_.size) == 0 ||
-         errno == EINPROGRESS);
-    if (!started) {
-      Finish(request, nullptr);
+    Result<ServerStream> stream = ServerStream::Begin(target_);
+    if (!stream.ok()) {
+      Fail(request, stream.status().message());
       return;
     }
-    connections_.push_back(std::move(connection));
-    Connection* added = &connections_.back();
+    Connection* added = &connections_.emplace_back();
+    added->stream = std::move(*stream);
     added->place = std::prev(connections_.end());
     epoll_event event{};
     event.events = EPOLLIN | EPOLLOUT | EPOLLET | EPOLLRDHUP;
     event.data.ptr = added;
-    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, added->fd.get(), &event) != 0) {
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, added->stream->fd(), &event) != 0) {
+      Fail(request, FromErrno(errno, "epoll").message());
       connections_.pop_back();
-      Finish(request, nullptr);
       return;
     }
     Give(added, request);
@@ -109,20 +101,20 @@ class LoadRun {
   void Give(Connection* connection, size_t request) {
     connection->request = request;
     connection->written = 0;
-    connection->reader = AnswerReader();
+    connection->reader = AnswerReader([this, request](std::string_view json) {
+      if (json.starts_with("{\"error\"")) outcomes_[request].error = FirstLine(json);
+    });
     connection->busy = true;
     WriteMore(connection);
   }
 
   void WriteMore(Connection* connection) {
     const std::string& bytes = requests_[connection->request].bytes;
-    while (connection->busy && connection->written < bytes.size()) {
-      const ssize_t count = ::send(connection->fd.get(), bytes.data() + connection->written,
-                                   bytes.size() - connection->written, MSG_NOSIGNAL);
-      if (count < 0) return;  // not yet, or the next read tells
-      if (connection->written == 0) outcomes_[connection->request].sent_ns = Now();
-      connection->written += static_cast<size_t>(count);
-    }
+    if (!connection->busy || connection->written == bytes.size()) return;
+    const size_t count =
+        connection->stream->Write(std::string_view(bytes).substr(connection->written));
+    if (count > 0 && connection->written == 0) outcomes_[connection->request].sent_ns = Now();
+    connection->written += count;
   }
 
   void Wait() {
@@ -135,24 +127,27 @@ class LoadRun {
     const int count = ::epoll_wait(epoll_.get(), events.data(), kEvents, wait_ms);
     for (int i = 0; i < count; ++i) {
       auto* connection = static_cast<Connection*>(events[static_cast<size_t>(i)].data.ptr);
-      WriteMore(connection);
+      // In this order: the end of a handshake lets the request go.
       Read(connection);
+      WriteMore(connection);
     }
     // Not before: an event of the same turn may still name them.
     closed_.clear();
   }
 
   void Read(Connection* connection) {
-    std::array<char, 65536> buffer;
-    while (connection->fd.valid()) {
-      const ssize_t count = ::recv(connection->fd.get(), buffer.data(), buffer.size(), 0);
-      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOTCONN)) return;
-      if (count <= 0) {
-        OnClosed(connection);
+    while (connection->stream) {
+      text_.clear();
+      const Result<ServerStream::Progress> progress = connection->stream->Read(&text_);
+      if (!progress.ok()) {
+        OnClosed(connection, progress.status());
+      } else if (*progress == ServerStream::Progress::kClosed) {
+        OnClosed(connection, OkStatus());
+      } else if (*progress == ServerStream::Progress::kLater) {
         return;
+      } else if (connection->busy) {  // else nobody asked
+        TakeBytes(connection, text_);
       }
-      if (!connection->busy) continue;  // nobody asked
-      TakeBytes(connection, {buffer.data(), static_cast<size_t>(count)});
     }
   }
 
@@ -169,11 +164,13 @@ class LoadRun {
       outcome.last_ns = now_ns;
     }
     if (found.broken) {
-      Finish(connection->request, nullptr);
+      Fail(connection->request, "the answer is no HTTP");
       Close(connection);
     } else if (found.complete) {
-      const bool again = connection->reader.keep_alive();
-      Finish(connection->request, &connection->reader);
+      // Behind half a request nothing can follow.
+      const bool again = connection->reader.keep_alive() &&
+                         connection->written == requests_[connection->request].bytes.size();
+      Finish(connection->request, connection->reader);
       connection->busy = false;
       connection->used_before = true;
       if (again) {
@@ -184,11 +181,12 @@ class LoadRun {
     }
   }
 
-  void OnClosed(Connection* connection) {
+  // `status` is ok where the server has ended what it says.
+  void OnClosed(Connection* connection, const Status& status) {
     if (connection->busy) {
       const size_t request = connection->request;
-      if (connection->reader.CompleteAtClose()) {
-        Finish(request, &connection->reader);
+      if (status.ok() && connection->reader.CompleteAtClose()) {
+        Finish(request, connection->reader);
       } else if (connection->used_before && connection->reader.status() == 0) {
         // It was idle and the server closed it as the request came: a client asks again.
         connection->busy = false;
@@ -196,7 +194,7 @@ class LoadRun {
         Connect(request);
         return;
       } else {
-        Finish(request, nullptr);
+        Fail(request, status.ok() ? "the server has broken off" : status.message());
       }
     }
     Close(connection);
@@ -204,21 +202,29 @@ class LoadRun {
 
   void Close(Connection* connection) {
     connection->busy = false;
-    connection->fd.Reset();
+    connection->stream.reset();
     std::erase(idle_, connection);
     closed_.splice(closed_.end(), connections_, connection->place);
   }
 
-  void Finish(size_t request, const AnswerReader* reader) {
+  void Finish(size_t request, const AnswerReader& reader) {
     LoadOutcome& outcome = outcomes_[request];
     outcome.done_ns = Now();
-    if (reader != nullptr) {
-      outcome.status = reader->status();
-      outcome.prompt_tokens = reader->prompt_tokens();
-      outcome.completion_tokens = reader->completion_tokens();
-      outcome.ok = outcome.status / 100 == 2 && !reader->has_error() &&
-                   (!reader->is_stream() || reader->ended());
+    outcome.status = reader.status();
+    outcome.prompt_tokens = reader.prompt_tokens();
+    outcome.completion_tokens = reader.completion_tokens();
+    outcome.ok =
+        outcome.status / 100 == 2 && !reader.has_error() && (!reader.is_stream() || reader.ended());
+    if (!outcome.ok) {
+      outcome.error = fmt::format("status {}{}{}", outcome.status,
+                                  outcome.error.empty() ? "" : ": ", outcome.error);
     }
+    ++done_;
+  }
+
+  void Fail(size_t request, std::string_view error) {
+    outcomes_[request].done_ns = Now();
+    outcomes_[request].error = FirstLine(error);
     ++done_;
   }
 
@@ -230,20 +236,21 @@ class LoadRun {
         if (!connection->busy) continue;
         const LoadOutcome& outcome = outcomes_[connection->request];
         if (now_ns - outcome.due_ns < options_.timeout_ns) continue;
-        Finish(connection->request, nullptr);
+        Fail(connection->request, "no whole answer within the time for it");
         Close(connection);
       }
       closed_.clear();
     }
   }
 
-  const ServerAddress address_;
+  const ServerTarget& target_;
   const std::vector<LoadRequest>& requests_;
   const LoadClientOptions& options_;
   std::vector<LoadOutcome> outcomes_;
   UniqueFd epoll_;
   int64_t begin_ns_ = 0;
   int64_t next_expiry_ns_ = 0;
+  std::string text_;  // of one read
   size_t next_ = 0;
   size_t done_ = 0;
   std::list<Connection> connections_;
@@ -253,11 +260,10 @@ class LoadRun {
 
 }  // namespace
 
-Result<std::vector<LoadOutcome>> RunLoad(const ServerUrl& target,
+Result<std::vector<LoadOutcome>> RunLoad(const ServerTarget& target,
                                          const std::vector<LoadRequest>& requests,
                                          const LoadClientOptions& options) {
-  ASSIGN_OR_RETURN(const ServerAddress address, ResolveServer(target));
-  return LoadRun(address, requests, options).Run();
+  return LoadRun(target, requests, options).Run();
 }
 
 }  // namespace expertflow

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/status.h"
-#include "launch/load/server_url.h"
+#include "launch/load/server_stream.h"
 
 namespace expertflow {
 
@@ -23,8 +23,9 @@ struct LoadOutcome {
   int64_t first_ns = 0;  // its first piece of text; 0: none
   int64_t last_ns = 0;   // its last piece of text
   int64_t done_ns = 0;
-  int status = 0;  // of HTTP; 0: the connection failed
+  int status = 0;  // of HTTP; 0: no answer
   bool ok = false;
+  std::string error;  // of one that is not, where something is known: one line
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   std::vector<float> gaps_ms;  // between pieces
@@ -36,8 +37,8 @@ struct LoadClientOptions {
 };
 
 // One outcome for each request, which are ascending in time. Errors are of the load itself: no
-// address, no sockets.
-Result<std::vector<LoadOutcome>> RunLoad(const ServerUrl& target,
+// epoll. With TLS each connection makes its own handshake, within its first request's time.
+Result<std::vector<LoadOutcome>> RunLoad(const ServerTarget& target,
                                          const std::vector<LoadRequest>& requests,
                                          const LoadClientOptions& options);
 

@@ -62,6 +62,7 @@ LoadReport ReportOf(const std::vector<LoadOutcome>& outcomes, const ServiceLevel
     end_ns = std::max(end_ns, outcome.done_ns);
     if (outcome.sent_ns > 0) late.push_back(Ms(outcome.sent_ns - outcome.due_ns));
     if (!outcome.ok) {
+      if (report.first_error.empty()) report.first_error = outcome.error;
       ++errors[outcome.status == 0         ? "no answer"
                : outcome.status / 100 == 2 ? "an answer that broke off"
                                            : fmt::format("status {}", outcome.status)];

@@ -33,6 +33,7 @@ struct LoadReport {
   size_t done = 0;
   double seconds = 0;                                  // from the first due time to the last end
   std::vector<std::pair<std::string, size_t>> errors;  // by kind, most frequent first
+  std::string first_error;                             // what the first that failed was told
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   Percentiles ttft_ms;

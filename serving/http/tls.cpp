@@ -1,11 +1,15 @@
 #include "serving/http/tls.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <openssl/x509_vfy.h>
+#include <openssl/x509v3.h>
 
 #include <array>
 #include <cstddef>
@@ -55,13 +59,32 @@ Status UseKey(SSL_CTX* context, const std::string& file) {
   return OkStatus();
 }
 
+// What both sides have in common.
+Result<TlsContext> NewContext(const SSL_METHOD* method) {
+  ERR_clear_error();
+  TlsContext context(SSL_CTX_new(method));
+  if (context == nullptr) return Internal("OpenSSL does not start: " + Reason());
+  SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
+  SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
+  // An idle connection costs no buffers.
+  SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS);
+  return context;
+}
+
+bool IsAddress(const std::string& host) {
+  in6_addr address;
+  return ::inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
 }  // namespace
 
-// --- identity ----------------------------------------------------------------------------------
-
-void TlsIdentity::ContextDeleter::operator()(ssl_ctx_st* context) const {
+void TlsContextDeleter::operator()(ssl_ctx_st* context) const {
   SSL_CTX_free(context);
 }
+
+// --- identity ----------------------------------------------------------------------------------
 
 TlsIdentity::TlsIdentity(std::string certificate_file, std::string key_file)
     : certificate_file_(std::move(certificate_file)), key_file_(std::move(key_file)) {}
@@ -80,17 +103,10 @@ Status TlsIdentity::Reload() {
   return OkStatus();
 }
 
-Result<TlsIdentity::Context> TlsIdentity::ReadFiles() const {
+Result<TlsContext> TlsIdentity::ReadFiles() const {
   // OpenSSL's own message about a file that cannot be read does not name it.
   RETURN_IF_ERROR(ReadFileToString(certificate_file_, kPemBytesMax).status());
-  ERR_clear_error();
-  Context context(SSL_CTX_new(TLS_server_method()));
-  if (context == nullptr) return Internal("OpenSSL does not start: " + Reason());
-  SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
-  SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
-  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
-  // An idle client costs no buffers.
-  SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS);
+  ASSIGN_OR_RETURN(TlsContext context, NewContext(TLS_server_method()));
   if (SSL_CTX_use_certificate_chain_file(context.get(), certificate_file_.c_str()) != 1) {
     return InvalidArgument(
         fmt::format("{}: expected a certificate (PEM): {}", certificate_file_, Reason()));
@@ -104,7 +120,51 @@ Result<TlsIdentity::Context> TlsIdentity::ReadFiles() const {
 }
 
 std::unique_ptr<TlsSession> TlsIdentity::NewSession() const {
-  return std::make_unique<TlsSession>(context_.get());
+  return std::make_unique<TlsSession>(context_.get(), TlsSession::Side::kServer);
+}
+
+// --- trust -------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<TlsTrust>> TlsTrust::InAuthorities(const std::string& file) {
+  ASSIGN_OR_RETURN(TlsContext context, NewContext(TLS_client_method()));
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+  // A file may name the server's own certificate, or one between it and a root.
+  X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(context.get()), X509_V_FLAG_PARTIAL_CHAIN);
+  if (file.empty()) {
+    // Where there are none, servers have nobody who vouches for them.
+    SSL_CTX_set_default_verify_paths(context.get());
+    ERR_clear_error();
+  } else {
+    // OpenSSL's own message about a file that cannot be read does not name it.
+    RETURN_IF_ERROR(ReadFileToString(file, kPemBytesMax).status());
+    if (SSL_CTX_load_verify_file(context.get(), file.c_str()) != 1) {
+      return InvalidArgument(fmt::format("{}: expected certificates (PEM): {}", file, Reason()));
+    }
+  }
+  return std::unique_ptr<TlsTrust>(new TlsTrust(std::move(context)));
+}
+
+Result<std::unique_ptr<TlsTrust>> TlsTrust::InAnybody() {
+  ASSIGN_OR_RETURN(TlsContext context, NewContext(TLS_client_method()));
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_NONE, nullptr);
+  return std::unique_ptr<TlsTrust>(new TlsTrust(std::move(context)));
+}
+
+std::unique_ptr<TlsSession> TlsTrust::NewSession(const std::string& host) const {
+  auto session = std::make_unique<TlsSession>(context_.get(), TlsSession::Side::kClient);
+  ssl_st* ssl = session->session_.get();
+  // Only alternative names count, as in RFC 9525; the common name is for people.
+  SSL_set_hostflags(ssl,
+                    X509_CHECK_FLAG_NEVER_CHECK_SUBJECT | X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+  if (IsAddress(host)) {
+    CHECK(X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str()) == 1);
+  } else {
+    CHECK(SSL_set1_host(ssl, host.c_str()) == 1);
+    // Fails for a name that is too long for the wire; the certificate is checked all the same.
+    SSL_set_tlsext_host_name(ssl, host.c_str());
+    ERR_clear_error();
+  }
+  return session;
 }
 
 // --- session -----------------------------------------------------------------------------------
@@ -113,11 +173,15 @@ void TlsSession::SessionDeleter::operator()(ssl_st* session) const {
   SSL_free(session);
 }
 
-TlsSession::TlsSession(ssl_ctx_st* context) : session_(SSL_new(context)) {
+TlsSession::TlsSession(ssl_ctx_st* context, Side side) : session_(SSL_new(context)) {
   CHECK(session_ != nullptr);
   // The session frees them.
   SSL_set_bio(session_.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
-  SSL_set_accept_state(session_.get());
+  if (side == Side::kServer) {
+    SSL_set_accept_state(session_.get());
+  } else {
+    SSL_set_connect_state(session_.get());
+  }
 }
 TlsSession::~TlsSession() = default;
 
@@ -132,15 +196,36 @@ TlsSession::Outcome TlsSession::Receive(std::string_view received, std::string* 
     text->append(buffer.data(), static_cast<size_t>(count));
   }
   const int error = SSL_get_error(session_.get(), count);
-  const bool plain =
-      error == SSL_ERROR_SSL && ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST;
+  if (error == SSL_ERROR_SSL) {
+    const int code = ERR_GET_REASON(ERR_peek_error());
+    // A server is asked in plain HTTP; a client reads whatever such a server says to its hello.
+    const bool plain = code == (SSL_is_server(session_.get()) == 1 ? SSL_R_HTTP_REQUEST
+                                                                   : SSL_R_WRONG_VERSION_NUMBER);
+    if (plain) {
+      ERR_clear_error();
+      return Outcome::kPlainHttp;
+    }
+    const long verified = SSL_get_verify_result(session_.get());
+    reason_ = verified == X509_V_OK ? Reason() : X509_verify_cert_error_string(verified);
+  }
   ERR_clear_error();
-  if (plain) return Outcome::kPlainHttp;
   TakeOutput(network);
   switch (error) {
     case SSL_ERROR_WANT_READ: return Outcome::kOpen;
     case SSL_ERROR_ZERO_RETURN: return Outcome::kClosed;
     default: return Outcome::kBroken;
+  }
+}
+
+TlsSession::CertificateFault TlsSession::certificate_fault() const {
+  if (SSL_get_verify_mode(session_.get()) == SSL_VERIFY_NONE) return CertificateFault::kNone;
+  switch (SSL_get_verify_result(session_.get())) {
+    case X509_V_OK: return CertificateFault::kNone;
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+    case X509_V_ERR_IP_ADDRESS_MISMATCH: return CertificateFault::kName;
+    case X509_V_ERR_CERT_HAS_EXPIRED:
+    case X509_V_ERR_CERT_NOT_YET_VALID: return CertificateFault::kTime;
+    default: return CertificateFault::kAuthority;
   }
 }
 

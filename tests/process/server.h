@@ -18,8 +18,9 @@ class Server {
       return program_.out().find("ready\n") != std::string::npos || program_.Processes().empty();
     })) << program_.err();
     const std::string out = program_.out();
-    const size_t at = out.find("http://127.0.0.1:");
-    if (at != std::string::npos) port_ = std::atoi(out.c_str() + at + 17);
+    const std::string address = "://127.0.0.1:";  // of http or https
+    const size_t at = out.find(address);
+    if (at != std::string::npos) port_ = std::atoi(out.c_str() + at + address.size());
     EXPECT_GT(port_, 0) << out << program_.err();
   }
 

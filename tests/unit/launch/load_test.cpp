@@ -173,7 +173,7 @@ TEST(LoadReport, PercentilesAreValuesAndTimesCountFromWhenARequestWasDue) {
   outcomes[1] = outcomes[0];
   outcomes[1].first_ns = 20 * kMs;
   outcomes[1].last_ns = 30 * kMs;
-  outcomes[2] = {.due_ns = 20 * kMs, .done_ns = 30 * kMs, .status = 503};
+  outcomes[2] = {.due_ns = 20 * kMs, .done_ns = 30 * kMs, .status = 503, .error = "why"};
   outcomes[3] = {.due_ns = 20 * kMs, .done_ns = 1010 * kMs, .status = 200};
   const LoadReport report = ReportOf(outcomes, {.ttft_ms = 50, .tpot_ms = 5});
   EXPECT_EQ(report.done, 2U);
@@ -186,6 +186,7 @@ TEST(LoadReport, PercentilesAreValuesAndTimesCountFromWhenARequestWasDue) {
   EXPECT_EQ(report.completion_tokens, 22);
   EXPECT_NEAR(report.seconds, 1, 1e-9);
   EXPECT_EQ(report.concurrent_max, 4U);
+  EXPECT_EQ(report.first_error, "why");
   ASSERT_EQ(report.errors.size(), 2U);
   EXPECT_EQ(report.errors[0].second + report.errors[1].second, 2U);
   EXPECT_EQ(ReportOf(outcomes, {}).good, 2U);
@@ -198,8 +199,16 @@ TEST(ServerUrl, IsReadFromAUrl) {
   const auto path = ServerUrl::Parse("http://[::1]/a/b");
   ASSERT_TRUE(path.ok());
   EXPECT_EQ(path->host + "|" + path->port + "|" + path->path, "::1|80|/a/b");
+  EXPECT_EQ(path->Text(), "http://[::1]:80/a/b");
+  EXPECT_EQ(path->Head("GET", "/c", "k"),
+            "GET /a/b/c HTTP/1.1\r\nHost: [::1]:80\r\nAuthorization: Bearer k\r\n");
+  EXPECT_FALSE(path->secure);
+  const auto secure = ServerUrl::Parse("https://a.example/v");
+  ASSERT_TRUE(secure.ok());
+  EXPECT_TRUE(secure->secure);
+  EXPECT_EQ(secure->Text(), "https://a.example:443/v");
   for (const char* bad :
-       {"", "127.0.0.1:8000", "https://a", "http://", "http://:80", "http://a:"}) {
+       {"", "127.0.0.1:8000", "ftp://a", "http://", "https://", "http://:80", "http://a:"}) {
     EXPECT_FALSE(ServerUrl::Parse(bad).ok()) << bad;
   }
 }
@@ -237,8 +246,10 @@ TEST(LoadClient, SendsEachRequestAtItsTimeWhateverTheServerDoes) {
   for (size_t i = 0; i < kRequests; ++i) {
     requests.push_back({static_cast<int64_t>(i) * 5'000'000, "GET / HTTP/1.1\r\n\r\n"});
   }
-  const auto outcomes = RunLoad({"127.0.0.1", std::to_string(ntohs(at.sin_port)), ""}, requests,
-                                {.timeout_ns = 20'000'000'000});
+  const auto target =
+      ServerTarget::Find({"127.0.0.1", std::to_string(ntohs(at.sin_port)), ""}, nullptr);
+  ASSERT_TRUE(target.ok()) << target.status().ToString();
+  const auto outcomes = RunLoad(*target, requests, {.timeout_ns = 20'000'000'000});
   server.join();
   ASSERT_TRUE(outcomes.ok()) << outcomes.status().ToString();
   ASSERT_EQ(outcomes->size(), kRequests);
@@ -252,9 +263,12 @@ TEST(LoadClient, SendsEachRequestAtItsTimeWhateverTheServerDoes) {
     EXPECT_GT(outcome.first_ns, requests.back().at_ns);
     EXPECT_EQ(outcome.status, 200);
   }
-  const auto nobody = RunLoad({"127.0.0.1", "1", ""}, {{0, "GET / HTTP/1.1\r\n\r\n"}}, {});
+  const auto none = ServerTarget::Find({"127.0.0.1", "1", ""}, nullptr);
+  ASSERT_TRUE(none.ok());
+  const auto nobody = RunLoad(*none, {{0, "GET / HTTP/1.1\r\n\r\n"}}, {});
   ASSERT_TRUE(nobody.ok());
   EXPECT_FALSE((*nobody)[0].ok);
+  EXPECT_THAT((*nobody)[0].error, HasSubstr("is the server running?"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-namespace expertflow::testing {
+namespace expertflow {
 
 struct CertificateOptions {
   std::string common_name = "localhost";
@@ -92,4 +92,4 @@ class Certificate {
   std::unique_ptr<X509, decltype(&X509_free)> certificate_;
 };
 
-}  // namespace expertflow::testing
+}  // namespace expertflow

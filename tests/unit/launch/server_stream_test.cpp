@@ -18,8 +18,6 @@
 namespace expertflow {
 namespace {
 
-using ::expertflow::testing::Certificate;
-using ::expertflow::testing::CertificateOptions;
 using ::testing::HasSubstr;
 using ::testing::Not;
 

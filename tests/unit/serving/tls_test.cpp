@@ -27,9 +27,7 @@ class TlsTest : public HttpServerTest {
 
   std::string File(const std::string& name) const { return folder_ + "/" + name; }
   // NAME.pem and NAME.key
-  void Make(const std::string& name) const {
-    expertflow::testing::Certificate({.common_name = name}).Write(File(name));
-  }
+  void Make(const std::string& name) const { Certificate({.common_name = name}).Write(File(name)); }
   void StartTls(HttpServerOptions options = {}) {
     auto identity = TlsIdentity::Load(File("first.pem"), File("first.key"));
     ASSERT_TRUE(identity.ok()) << identity.status().message();
@@ -102,7 +100,7 @@ class TlsClient {
 TEST_F(TlsTest, FilesThatAreNoneAreNamed) {
   Make("other");
   std::ofstream(File("text")) << "hello\n";
-  expertflow::testing::Certificate({}).WriteKey(File("locked.key"), "x");
+  Certificate({}).WriteKey(File("locked.key"), "x");
   const struct {
     const char* certificate;
     const char* key;

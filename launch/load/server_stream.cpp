@@ -100,7 +100,7 @@ size_t ServerStream::SendNow(std::string_view bytes) {
       needs_room_ = true;
       break;
     } else if (errno != EINTR) {
-      send_error_ = errno;
+      if (send_error_ == 0) send_error_ = errno;  // later ones only say that it is broken
       break;
     }
   }

@@ -88,7 +88,8 @@ TEST_F(HttpsClientsTest, RefuseWhatIsWrongInUrlAndOptions) {
       ExpectRefused(*program, 2, test.words);
     }
     const auto nobody = Client(client, {"--url", "https://127.0.0.1:1"});
-    ExpectRefused(*nobody, 1, {"https://127.0.0.1:1: ", "is the server running?"});
+    ExpectRefused(*nobody, 1,
+                  {"https://127.0.0.1:1: ", "Connection refused; is the server running?"});
   }
 }
 

@@ -268,7 +268,7 @@ TEST(LoadClient, SendsEachRequestAtItsTimeWhateverTheServerDoes) {
   const auto nobody = RunLoad(*none, {{0, "GET / HTTP/1.1\r\n\r\n"}}, {});
   ASSERT_TRUE(nobody.ok());
   EXPECT_FALSE((*nobody)[0].ok);
-  EXPECT_THAT((*nobody)[0].error, HasSubstr("is the server running?"));
+  EXPECT_THAT((*nobody)[0].error, HasSubstr("Connection refused; is the server running?"));
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ constexpr int kWaitMs = 100;
 constexpr size_t kErrorBytesMax = 300;
 
 // What can stand in a line.
-std::string FirstLine(std::string_view text) {
+std::string OneLine(std::string_view text) {
   return std::string(text.substr(0, std::min(text.find('\n'), kErrorBytesMax)));
 }
 
@@ -102,7 +102,7 @@ class LoadRun {
     connection->request = request;
     connection->written = 0;
     connection->reader = AnswerReader([this, request](std::string_view json) {
-      if (json.starts_with("{\"error\"")) outcomes_[request].error = FirstLine(json);
+      if (json.starts_with("{\"error\"")) outcomes_[request].error = OneLine(json);
     });
     connection->busy = true;
     WriteMore(connection);
@@ -224,7 +224,7 @@ class LoadRun {
 
   void Fail(size_t request, std::string_view error) {
     outcomes_[request].done_ns = Now();
-    outcomes_[request].error = FirstLine(error);
+    outcomes_[request].error = OneLine(error);
     ++done_;
   }
 

@@ -70,10 +70,6 @@ struct JobCellFigures {
   double shared_share = 0;
 };
 
-double Ratio(double a, double b) {
-  return b == 0 ? 0 : a / b;
-}
-
 JobCellFigures JobCellFiguresOf(const JobCell& cell, const SimJobResult& result) {
   JobCellFigures figures;
   std::vector<float> ttft;

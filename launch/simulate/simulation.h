@@ -69,4 +69,9 @@ std::string SimulationJson(const std::vector<Cell>& cells);
 // A page of its own, without outside resources.
 std::string SimulationHtml(const std::vector<Cell>& cells);
 
+// As reports divide: 0 of nothing.
+inline double Ratio(double part, double whole) {
+  return whole == 0 ? 0 : part / whole;
+}
+
 }  // namespace expertflow

@@ -11,10 +11,6 @@
 namespace expertflow {
 namespace {
 
-double Ratio(double a, double b) {
-  return b == 0 ? 0 : a / b;
-}
-
 // What a report shows of an arm.
 struct CellFigures {
   double tokens_per_second = 0;

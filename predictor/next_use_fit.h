@@ -31,7 +31,7 @@ struct NextUseFitOptions {
   double own_share = 0.5;       // of its own regression in the forecast
 };
 
-inline constexpr int32_t kFitExpertsMax = 1600;  // of all layers: the fit's cost is its cube
+inline constexpr int32_t kFitExpertsMax = 2048;  // of all layers: the fit's cost is its cube
 inline constexpr size_t kFitRowsMin = 256;
 
 // kInvalidArgument: too few rows, too many experts, or sequences that do not fit the shape.

@@ -58,6 +58,30 @@ EXPERTFLOW_WIDE void AddScaledRows(const float* scales, const float* from, size_
   }
 }
 
+// The same for rows of bytes.
+EXPERTFLOW_WIDE void AddScaledBytes(const float* scales, const int8_t* from, size_t rows,
+                                    size_t stride, size_t count, float* to) {
+  const auto raise = [](int8_t value) { return static_cast<float>(value); };
+  size_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const int8_t* a = from + r * stride;
+    const int8_t* b = a + stride;
+    const int8_t* c = b + stride;
+    const int8_t* d = c + stride;
+    const float sa = scales[r];
+    const float sb = scales[r + 1];
+    const float sc = scales[r + 2];
+    const float sd = scales[r + 3];
+    for (size_t i = 0; i < count; ++i) {
+      to[i] += (sa * raise(a[i]) + sb * raise(b[i])) + (sc * raise(c[i]) + sd * raise(d[i]));
+    }
+  }
+  for (; r < rows; ++r) {
+    const int8_t* a = from + r * stride;
+    for (size_t i = 0; i < count; ++i) to[i] += scales[r] * raise(a[i]);
+  }
+}
+
 EXPERTFLOW_WIDE void Decay(float decay, size_t count, float* values) {
   for (size_t i = 0; i < count; ++i) {
     const float value = values[i] * decay;
@@ -194,9 +218,29 @@ NextUseMap::NextUseMap(std::shared_ptr<const NextUseModel> model, double slots_p
     return out;
   };
   bias_ = combine(model_->bias);
-  state_out_ = combine(model_->state_out);
+  state_out_ = ToBytes(combine(model_->state_out), n);
   own_ = combine(model_->own);
-  gain_out_ = combine(model_->gain_out);
+  gain_out_ = ToBytes(combine(model_->gain_out), n);
+}
+
+NextUseMap::ByteRows NextUseMap::ToBytes(const std::vector<float>& rows, size_t n) {
+  const size_t count = rows.size() / (2 * n);
+  ByteRows bytes;
+  bytes.values.resize(rows.size());
+  bytes.scales.resize(2 * count);
+  for (size_t row = 0; row < count; ++row) {
+    for (size_t half = 0; half < 2; ++half) {
+      const float* from = rows.data() + (2 * row + half) * n;
+      float most = 0;
+      for (size_t i = 0; i < n; ++i) most = std::max(most, std::abs(from[i]));
+      if (most < kTiny) continue;
+      const float scale = most / 127.0f;
+      bytes.scales[half * count + row] = scale;
+      int8_t* to = bytes.values.data() + (2 * row + half) * n;
+      for (size_t i = 0; i < n; ++i) to[i] = static_cast<int8_t>(std::lround(from[i] / scale));
+    }
+  }
+  return bytes;
 }
 
 NextUseForecaster::NextUseForecaster(const NextUseMap& map) : map_(&map) {
@@ -248,9 +292,21 @@ void NextUseForecaster::Observe(int32_t layer, std::span<const uint16_t> chosen,
   }
   // `next` matters for the layers to come, `later` for all.
   const size_t to_come = base + count;
-  AddScaledRows(innovation,
-                map_->gain_out_.data() + static_cast<size_t>(layer) * gain_rank * 2 * n + to_come,
-                gain_rank, 2 * n, 2 * n - to_come, forecast_.data() + to_come);
+  AddRows(map_->gain_out_, static_cast<size_t>(layer) * gain_rank, gain_rank, to_come, innovation);
+}
+
+void NextUseForecaster::AddRows(const NextUseMap::ByteRows& bytes, size_t first_row, size_t count,
+                                size_t begin, const float* weights) {
+  const size_t n = total();
+  const size_t all_rows = bytes.scales.size() / 2;
+  float scaled[kRankMax];
+  for (size_t half = 0; half < 2; ++half) {
+    const float* scales = bytes.scales.data() + half * all_rows + first_row;
+    for (size_t r = 0; r < count; ++r) scaled[r] = weights[r] * scales[r];
+    const size_t from = std::max(begin, half * n);
+    AddScaledBytes(scaled, bytes.values.data() + first_row * 2 * n + from, count, 2 * n,
+                   (half + 1) * n - from, forecast_.data() + from);
+  }
 }
 
 void NextUseForecaster::ObservePrompt(int32_t layer, std::span<const RoutedToken> tokens) {
@@ -324,7 +380,7 @@ void NextUseForecaster::Forecast() {
     AddScaled(1.0f, projected_.data() + f * rank, rank, state);
   }
   forecast_ = map_->bias_;
-  AddScaledRows(state, map_->state_out_.data(), rank, 2 * n, 2 * n, forecast_.data());
+  AddRows(map_->state_out_, 0, rank, 0, state);
   for (size_t h = 0; h < kForecastOwnRates; ++h) {
     const float* rates = own_rates_.data() + h * n;
     for (size_t half = 0; half < 2; ++half) {

@@ -69,11 +69,19 @@ class NextUseMap {
   std::shared_ptr<const NextUseModel> model_;
   int32_t total_ = 0;
   double discount_ = 0;
-  std::vector<int32_t> base_;     // [layers + 1]
-  std::vector<float> bias_;       // [2N]
-  std::vector<float> state_out_;  // [rank, 2N]
-  std::vector<float> own_;        // [own rates + 1, 2N]
-  std::vector<float> gain_out_;   // [layers, gain_rank, 2N]
+  std::vector<int32_t> base_;  // [layers + 1]
+  // The large matrices in bytes: as floats, those of 1,664 experts do not stay in a core's cache,
+  // and reading them takes most of an event's time.
+  struct ByteRows {
+    std::vector<int8_t> values;  // [rows, 2N]
+    std::vector<float> scales;   // [2, rows]: of the first N of a row, of the others
+  };
+  static ByteRows ToBytes(const std::vector<float>& rows, size_t n);
+
+  std::vector<float> bias_;  // [2N]
+  ByteRows state_out_;       // [rank, 2N]
+  std::vector<float> own_;   // [own rates + 1, 2N]
+  ByteRows gain_out_;        // [layers, gain_rank, 2N]
 };
 
 // What the router of one layer chose for one token.
@@ -106,6 +114,9 @@ class NextUseForecaster {
   size_t total() const { return static_cast<size_t>(map_->experts_total()); }
   void EndToken();
   void Forecast();
+  // forecast_ += weights * rows [first_row, first_row + count) of `bytes`, from column `begin` on.
+  void AddRows(const NextUseMap::ByteRows& bytes, size_t first_row, size_t count, size_t begin,
+               const float* weights);
 
   const NextUseMap* map_;
   std::vector<float> projected_;  // [features, rank] the state through state_in

@@ -24,6 +24,7 @@
 #include "launch/commands.h"
 #include "launch/load/arrival_options.h"
 #include "launch/load/batching_bench.h"
+#include "launch/load/layouts_bench.h"
 #include "launch/predictor/predictor_bench.h"
 
 namespace expertflow {
@@ -32,7 +33,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int32_t kThreadsDefault = 2;
-constexpr std::string_view kBatching = "batching";  // takes a load
+constexpr std::string_view kBatching = "batching";  // these take a load
+constexpr std::string_view kLayouts = "layouts";
 
 struct Bench {
   std::string_view name;
@@ -115,8 +117,10 @@ BenchSetup SetupFrom(const Options& options, const std::string& work_folder) {
   return setup;
 }
 
-Result<BenchReport> RunBatching(const Options& options, const BenchSetup& setup) {
+Result<BenchReport> RunWithLoad(std::string_view name, const Options& options,
+                                const BenchSetup& setup) {
   ASSIGN_OR_RETURN(const std::vector<Arrival> arrivals, ArrivalsFrom(options));
+  if (name == kLayouts) return BenchLayouts(arrivals);
   return BenchBatching(setup, arrivals, ServiceLevelFrom(options));
 }
 
@@ -128,7 +132,8 @@ int BenchCommand(const Options& options) {
   if (name == "serve") return BenchServeCommand(options);
   const auto* bench = std::find_if(kBenches.begin(), kBenches.end(),
                                    [&](const Bench& each) { return each.name == name; });
-  if (bench == kBenches.end() && name != kBatching) {
+  const bool with_load = name == kBatching || name == kLayouts;
+  if (bench == kBenches.end() && !with_load) {
     return Fail(options, InvalidArgument(fmt::format("unknown benchmark {}", name)));
   }
   const Result<TemporaryFolder> folder = TemporaryFolder::Create(options.Text("work-folder"));
@@ -137,7 +142,7 @@ int BenchCommand(const Options& options) {
   if (!clean_end.ok()) return Fail(options, clean_end.status());
   const BenchSetup setup = SetupFrom(options, folder->path());
   const Result<BenchReport> report =
-      name == kBatching ? RunBatching(options, setup) : bench->run(setup);
+      with_load ? RunWithLoad(name, options, setup) : bench->run(setup);
   if (!report.ok()) return Fail(options, report.status());
   fmt::print("{}", report->ToText());
   if (const Status json = WriteJsonOption(options, report->ToJson()); !json.ok()) {

@@ -37,7 +37,7 @@ constexpr int64_t kTickNs = 200'000'000;
 constexpr int64_t kFlushMs = 1000;
 constexpr size_t kKeysBytesMax = size_t{1} << 20;
 constexpr size_t kKeyBytesMin = 8;
-constexpr uint64_t kOtherDescriptors = 128;
+constexpr uint64_t kServeDescriptors = 128;
 
 // Everything that is known before the job starts.
 struct ServePlan {
@@ -160,7 +160,7 @@ HttpServerOptions HttpOptionsFrom(const Options& options, const ServePlan& plan)
 
 // As many descriptors as there may be clients; fewer only means that idle ones go earlier.
 void AllowClients(const Options& options) {
-  const auto wanted = static_cast<uint64_t>(options.Integer("connections-max")) + kOtherDescriptors;
+  const auto wanted = static_cast<uint64_t>(options.Integer("connections-max")) + kServeDescriptors;
   if (const uint64_t allowed = RaiseDescriptorLimit(wanted); allowed < wanted) {
     LogWarning("only {} descriptors are allowed: fewer clients than --connections-max", allowed);
   }

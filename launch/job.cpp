@@ -89,8 +89,8 @@ std::vector<std::string> RoleEnvironment(const JobSetup& setup) {
   return environment;
 }
 
-std::vector<std::string> CommandLine(const JobSetup& setup, const JobFolder& folder,
-                                     const std::string& executable, bool requested) {
+std::vector<std::string> JobCommandLine(const JobSetup& setup, const JobFolder& folder,
+                                        const std::string& executable, bool requested) {
   std::vector<std::string> words = MpirunArguments(folder.path);
   const auto add = [&](const char* role, int32_t count, const std::vector<std::string>& arguments) {
     if (words.back() != folder.path) words.emplace_back(":");
@@ -167,7 +167,7 @@ Result<std::unique_ptr<Job>> Job::Start(const JobSetup& setup, SignalWatcher* si
   if (!log.valid()) return FromErrno(errno, LogPath(folder));
 
   SpawnOptions spawn;
-  spawn.argv = CommandLine(setup, job->folder_, executable, !setup.requested_json.empty());
+  spawn.argv = JobCommandLine(setup, job->folder_, executable, !setup.requested_json.empty());
   spawn.environment = RoleEnvironment(setup);
   spawn.stdout_fd = log.get();
   spawn.stderr_fd = log.get();

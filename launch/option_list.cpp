@@ -103,7 +103,11 @@ constexpr CommandInfo kCommands[] = {
      "  memory    what store and workers take, and whether it grows\n"
      "  start     from the start of run to its first text\n"
      "  idle      CPU time of a job that has nothing to do\n"
+     "  truth     a real run against the simulation of its recorded routing\n"
+     "  policies  ways to load experts, live: link rates x share of resident experts\n"
+     "  simulator simulated (step, layer) events in a second\n"
      "  batching  goodput of continuous and static batches: --arrivals and what follows it\n"
+     "  layouts   memory unused by contiguous and block layouts, simulated: --arrivals as above\n"
      "  serve     an open-loop load on any OpenAI-compatible server: --url and what follows it"},
     {Command::kClean, "clean", "remove what killed jobs left in /dev/shm and in job folders", ""},
     {Command::kCoordinator, "coordinator", "role: requests and decisions (one per job)",
@@ -136,7 +140,7 @@ constexpr OptionSpec kOptions[] = {
      Type::kChoice,
      kBench,
      "decode|prefill|copies|load|cache|record|truth|policies|simulator|predictor|overhead|memory|"
-     "start|idle|batching|serve",
+     "start|idle|batching|layouts|serve",
      "",
      "what to measure",
      {.positional = true, .required = true, .command_line_only = true}},

@@ -25,7 +25,7 @@ bool Boolean(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_boolean() && found->get<bool>();
 }
 
-std::string Text(const nlohmann::json& object, const char* key) {
+std::string TextOf(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
@@ -152,8 +152,8 @@ JobFigures FiguresOf(const std::string& status_json) {
   for (const nlohmann::json& worker : *workers) {
     if (!worker.is_object()) continue;
     if (figures.workers++ == 0) {
-      figures.device = Text(worker, "device");
-      figures.kernels = Text(worker, "kernels");
+      figures.device = TextOf(worker, "device");
+      figures.kernels = TextOf(worker, "kernels");
       figures.threads = static_cast<int64_t>(Unsigned(worker, "threads"));
       figures.in_place = Boolean(worker, "in_place");
     }

@@ -29,9 +29,9 @@ struct SequenceSums {
   double misses = 0;
 };
 
-class Arm {
+class ReplayArm {
  public:
-  Arm(std::unique_ptr<ReplayCache> cache, ReplayRow row, size_t sequences)
+  ReplayArm(std::unique_ptr<ReplayCache> cache, ReplayRow row, size_t sequences)
       : row_(std::move(row)), cache_(std::move(cache)), sums_(sequences) {}
 
   Status OnEvent(const ReplayEvent& event, bool check) {
@@ -125,7 +125,7 @@ Result<std::vector<ReplayRow>> Replay(const RoutingTrace& trace, const ReplayOpt
   const double demand = lockstep.steps() == 0 ? 0
                                               : static_cast<double>(lockstep.experts.size()) /
                                                     static_cast<double>(lockstep.steps());
-  std::vector<Arm> arms;
+  std::vector<ReplayArm> arms;
   for (const std::string& policy : options.policies) {
     for (const double residency : options.residencies) {
       ReplayRow row;
@@ -157,16 +157,17 @@ Result<std::vector<ReplayRow>> Replay(const RoutingTrace& trace, const ReplayOpt
       event.experts = lockstep.ExpertsOf(event.number);
       event.users = lockstep.UsersOf(event.number);
       event.rows = lockstep.RowsOf(step);
-      for (Arm& arm : arms) RETURN_IF_ERROR(arm.OnEvent(event, options.check_invariants));
+      for (ReplayArm& arm : arms) RETURN_IF_ERROR(arm.OnEvent(event, options.check_invariants));
       if (options.bootstrap_rounds == 0) continue;
       for (const Lockstep::Row& row : lockstep.RowsOf(step)) {
         UsedBy(trace, lockstep, event, row.row, &used);
-        for (Arm& arm : arms) arm.Attribute(static_cast<size_t>(row.sequence), used, event.users);
+        for (ReplayArm& arm : arms)
+          arm.Attribute(static_cast<size_t>(row.sequence), used, event.users);
       }
     }
   }
   std::vector<ReplayRow> rows;
-  for (Arm& arm : arms) {
+  for (ReplayArm& arm : arms) {
     rows.push_back(arm.Finish(options.sequences, options.bootstrap_rounds, options.seed));
   }
   return rows;

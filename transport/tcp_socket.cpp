@@ -13,7 +13,7 @@
 namespace expertflow {
 namespace {
 
-constexpr int kBacklog = 64;
+constexpr int kTcpBacklog = 64;
 constexpr int kTcpPollMs = 60'000;
 constexpr size_t kTcpReadBytes = 4096;
 
@@ -89,7 +89,7 @@ Result<UniqueFd> ListenTcp(const std::string& address) {
     const int on = 1;
     if (fd.valid() && ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
         ::bind(fd.get(), info->ai_addr, info->ai_addrlen) == 0 &&
-        ::listen(fd.get(), kBacklog) == 0) {
+        ::listen(fd.get(), kTcpBacklog) == 0) {
       return fd;
     }
     error = errno;

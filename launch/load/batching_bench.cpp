@@ -77,7 +77,7 @@ Result<std::vector<LoadOutcome>> RunArrivals(const std::vector<Arrival>& arrival
   return outcomes;
 }
 
-struct Arm {
+struct BatchArm {
   std::string name;
   std::unique_ptr<BenchEngine> engine;
   uint64_t sequences = 0;
@@ -92,16 +92,16 @@ struct Arm {
   }
 };
 
-Result<std::vector<Arm>> MakeArms(const BenchSetup& setup, const BenchModel& model,
-                                  const std::vector<Arrival>& arrivals) {
+Result<std::vector<BatchArm>> MakeArms(const BenchSetup& setup, const BenchModel& model,
+                                       const std::vector<Arrival>& arrivals) {
   int32_t positions = 0;
   for (const Arrival& arrival : arrivals) {
     positions = std::max(positions, arrival.prompt_tokens + arrival.max_tokens);
   }
-  std::vector<Arm> arms(2);
+  std::vector<BatchArm> arms(2);
   arms[0].name = "continuous";
   arms[1].name = "static";
-  for (Arm& arm : arms) {
+  for (BatchArm& arm : arms) {
     BenchEngineOptions options;
     options.threads = 1;
     options.kernels = setup.kernels;
@@ -121,7 +121,7 @@ Result<BenchReport> BenchBatching(const BenchSetup& setup, const std::vector<Arr
   const std::string path = setup.model.empty() ? setup.bundled_model : setup.model;
   ASSIGN_OR_RETURN(const BenchModel model, BenchModel::Open(path, setup.work_folder));
   const int32_t vocab = model.architecture().shape().vocab;
-  ASSIGN_OR_RETURN(std::vector<Arm> arms, MakeArms(setup, model, arrivals));
+  ASSIGN_OR_RETURN(std::vector<BatchArm> arms, MakeArms(setup, model, arrivals));
   HostWatch host;
   std::vector<Arrival> at_once = arrivals;
   for (Arrival& arrival : at_once) arrival.at_ns = 0;
@@ -144,7 +144,7 @@ Result<BenchReport> BenchBatching(const BenchSetup& setup, const std::vector<Arr
   report.AddRow("all at once, continuous", "requests/s", {most}, "what the engine can do");
   for (const double load : kLoads) {
     const std::vector<Arrival> scaled = AtRate(arrivals, load * most);
-    for (Arm& arm : arms) {
+    for (BatchArm& arm : arms) {
       ASSIGN_OR_RETURN(const LoadReport run, arm.Run(scaled, vocab, level));
       const double goodput = run.PerSecond(static_cast<double>(run.good));
       if (static_cast<double>(run.good) >= kAttained * static_cast<double>(run.requests)) {

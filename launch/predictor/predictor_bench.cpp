@@ -118,7 +118,7 @@ constexpr const char* kPaper =
     "  Qwen1.5-MoE        89.7    86.4    80.1    71.2    65.3 -> 87.3 %\n"
     "  Qwen2-MoE          88.5    84.2    78.9    69.8    60.5 -> 83.3 %\n";
 
-std::string Text(const Judged& judged) {
+std::string JudgedText(const Judged& judged) {
   const HybridJudgement& judgement = judged.judgement;
   std::string text = fmt::format("{}: {} tokens of {} sequences of {}\n", judged.predictor,
                                  judgement.tokens, judged.sequences, judged.trace);
@@ -306,7 +306,7 @@ int BenchPredictorCommand(const Options& options) {
   if (!folder.ok()) return Fail(options, folder.status());
   const Result<Judged> judged = Run(options, folder->path());
   if (!judged.ok()) return Fail(options, judged.status());
-  if (options.Text("json") != "-") fmt::print("{}", Text(*judged));
+  if (options.Text("json") != "-") fmt::print("{}", JudgedText(*judged));
   Status written = WriteJsonOption(options, Json(*judged).dump(2));
   if (written.ok() && !options.Text("plot").empty()) {
     written = WriteFileAtomically(options.Text("plot"),

@@ -135,7 +135,7 @@ std::string Headline(const JobCell& cell) {
   return text;
 }
 
-nlohmann::json JsonOf(const Percentiles& p) {
+nlohmann::json PercentilesJson(const Percentiles& p) {
   return {{"p50", p.p50}, {"p90", p.p90}, {"p95", p.p95},
           {"p99", p.p99}, {"max", p.max}, {"mean", p.mean}};
 }
@@ -247,9 +247,9 @@ std::string JobSimulationJson(const std::vector<JobCell>& cells) {
                               {"total_ns", arm.result.total_ns},
                               {"tokens_per_second", f.tokens_per_second},
                               {"good_per_second", f.good_per_second},
-                              {"ttft_ms", JsonOf(f.ttft_ms)},
-                              {"tpot_ms", JsonOf(f.tpot_ms)},
-                              {"gap_ms", JsonOf(f.gap_ms)},
+                              {"ttft_ms", PercentilesJson(f.ttft_ms)},
+                              {"tpot_ms", PercentilesJson(f.tpot_ms)},
+                              {"gap_ms", PercentilesJson(f.gap_ms)},
                               {"preemptions", arm.result.preemptions},
                               {"shared_busy_ns", arm.result.shared_busy_ns},
                               {"devices", std::move(devices)}});

@@ -16,10 +16,6 @@ namespace {
 
 constexpr double kPanelWidth = 360;
 constexpr double kPanelHeight = 300;
-constexpr double kLeft = 60;
-constexpr double kTop = 60;
-constexpr double kGap = 50;
-constexpr double kLegendWidth = 170;
 template <typename T>
 std::vector<T> Distinct(std::span<const ReplayRow> rows, T ReplayRow::*member) {
   std::vector<T> values;
@@ -39,19 +35,19 @@ std::string ReplayPlotSvg(std::span<const ReplayRow> rows, const std::string& ti
   double most = 0.05;
   for (const ReplayRow& row : rows) most = std::max(most, row.residency);
   const double width =
-      kLeft + static_cast<double>(batches.size()) * (kPanelWidth + kGap) + kLegendWidth;
-  const double height =
-      std::max(kTop + kPanelHeight + 50, kTop + 20 * static_cast<double>(policies.size() + 1));
+      kSvgLeft + static_cast<double>(batches.size()) * (kPanelWidth + kSvgGap) + kSvgLegendWidth;
+  const double height = std::max(kSvgTop + kPanelHeight + 50,
+                                 kSvgTop + 20 * static_cast<double>(policies.size() + 1));
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\">\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
       width, height);
-  svg += SvgLabel(kLeft, 24, "start", "Miss rate by residency: " + title);
+  svg += SvgLabel(kSvgLeft, 24, "start", "Miss rate by residency: " + title);
   for (size_t panel = 0; panel < batches.size(); ++panel) {
-    const double x0 = kLeft + static_cast<double>(panel) * (kPanelWidth + kGap);
+    const double x0 = kSvgLeft + static_cast<double>(panel) * (kPanelWidth + kSvgGap);
     const auto x = [&](double residency) { return x0 + residency / most * kPanelWidth; };
-    const auto y = [&](double rate) { return kTop + (1 - rate) * kPanelHeight; };
-    svg += SvgLabel(x0 + kPanelWidth / 2, kTop - 10, "middle",
+    const auto y = [&](double rate) { return kSvgTop + (1 - rate) * kPanelHeight; };
+    svg += SvgLabel(x0 + kPanelWidth / 2, kSvgTop - 10, "middle",
                     fmt::format("batch {}", batches[panel]));
     for (int tick = 0; tick <= 5; ++tick) {
       const double rate = tick / 5.0;
@@ -59,10 +55,11 @@ std::string ReplayPlotSvg(std::span<const ReplayRow> rows, const std::string& ti
           "<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#ddd\"/>\n",
           x0, x0 + kPanelWidth, y(rate));
       svg += SvgLabel(x0 - 6, y(rate) + 4, "end", fmt::format("{:.1f}", rate));
-      svg += SvgLabel(x(most * tick / 5), kTop + kPanelHeight + 16, "middle",
+      svg += SvgLabel(x(most * tick / 5), kSvgTop + kPanelHeight + 16, "middle",
                       fmt::format("{:.0f} %", 100 * most * tick / 5));
     }
-    svg += SvgLabel(x0 + kPanelWidth / 2, kTop + kPanelHeight + 36, "middle", "resident experts");
+    svg +=
+        SvgLabel(x0 + kPanelWidth / 2, kSvgTop + kPanelHeight + 36, "middle", "resident experts");
     for (size_t p = 0; p < policies.size(); ++p) {
       std::vector<std::pair<double, double>> points;
       for (const ReplayRow& row : rows) {
@@ -82,7 +79,7 @@ std::string ReplayPlotSvg(std::span<const ReplayRow> rows, const std::string& ti
       svg += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\"{}/>\n", line, colour,
                          dash);
       if (panel + 1 < batches.size()) continue;
-      const double legend_y = kTop + 20 * static_cast<double>(p) + 10;
+      const double legend_y = kSvgTop + 20 * static_cast<double>(p) + 10;
       svg += fmt::format(
           "<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\"{4}/>\n",
           x0 + kPanelWidth + 20, x0 + kPanelWidth + 45, legend_y, colour, dash);

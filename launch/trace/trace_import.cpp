@@ -34,7 +34,7 @@ Result<int64_t> Integer(const nlohmann::json& json, const char* field, int64_t m
   return value;
 }
 
-std::string Text(const nlohmann::json& json, const char* field) {
+std::string TextField(const nlohmann::json& json, const char* field) {
   const auto found = json.find(field);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
@@ -82,7 +82,7 @@ Status ImportPacked(const std::string& path, uint64_t expert_bytes, TraceSink* s
   for (int32_t l = 0; l < layers; ++l) shape.layer_ids.push_back(l);
   shape.top_k = static_cast<int32_t>(top_k);
   shape.expert_bytes = expert_bytes;
-  shape.model = Text(json, "model");
+  shape.model = TextField(json, "model");
   RETURN_IF_ERROR(sink->Begin(shape));
 
   const std::string stem = path.substr(0, path.size() - std::string_view(".json").size());
@@ -108,8 +108,8 @@ Status ImportPacked(const std::string& path, uint64_t expert_bytes, TraceSink* s
     TraceSequence sequence;
     sequence.id = number;
     sequence.prompt_tokens = static_cast<int32_t>(prompt);
-    sequence.label = Text(entry, "dataset");
-    if (const std::string category = Text(entry, "category"); !category.empty()) {
+    sequence.label = TextField(entry, "dataset");
+    if (const std::string category = TextField(entry, "category"); !category.empty()) {
       sequence.label += "/" + category;
     }
     RETURN_IF_ERROR(sink->Sequence(sequence));
@@ -150,7 +150,7 @@ class LineImport {
 
  private:
   Status Begin(const nlohmann::json& json) {
-    if (Text(json, "format") != "expertflow-routing") {
+    if (TextField(json, "format") != "expertflow-routing") {
       return InvalidArgument("the first line must have \"format\": \"expertflow-routing\"");
     }
     RETURN_IF_ERROR(Integer(json, "version", 1, 1).status());
@@ -173,7 +173,7 @@ class LineImport {
       ASSIGN_OR_RETURN(const int64_t bytes, Integer(json, "expert_bytes", 0, INT64_MAX));
       shape.expert_bytes = static_cast<uint64_t>(bytes);
     }
-    shape.model = Text(json, "model");
+    shape.model = TextField(json, "model");
     RETURN_IF_ERROR(CheckTraceShape(shape));
     shape_ = shape;
     return sink_->Begin(shape);
@@ -185,7 +185,7 @@ class LineImport {
     if (is_new) {
       TraceSequence sequence;
       sequence.id = static_cast<uint64_t>(id);
-      sequence.label = Text(json, "label");
+      sequence.label = TextField(json, "label");
       if (json.contains("prompt_tokens")) {
         ASSIGN_OR_RETURN(const int64_t prompt, Integer(json, "prompt_tokens", 0, 1 << 30));
         sequence.prompt_tokens = static_cast<int32_t>(prompt);

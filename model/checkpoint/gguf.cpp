@@ -24,7 +24,7 @@ constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kAlignmentMax = 1 << 20;
 constexpr uint64_t kNameBytesMax = 1024;
-constexpr uint32_t kRankMax = 4;
+constexpr uint32_t kGgufRankMax = 4;
 constexpr uint64_t kValueBytesMin = 8 + 4 + 1;           // key length, type, a byte
 constexpr uint64_t kTensorBytesMin = 8 + 4 + 8 + 4 + 8;  // name length, rank, a size, type, offset
 
@@ -137,9 +137,9 @@ Status Parser::TakeTensor() {
   what_ = fmt::format("tensor '{}'", name);
   uint32_t rank = 0;
   RETURN_IF_ERROR(Take(&rank));
-  if (rank == 0 || rank > kRankMax) {
+  if (rank == 0 || rank > kGgufRankMax) {
     return InvalidArgument(
-        fmt::format("{}: {} dimensions; 1 to {} are possible", what_, rank, kRankMax));
+        fmt::format("{}: {} dimensions; 1 to {} are possible", what_, rank, kGgufRankMax));
   }
   for (uint32_t i = 0; i < rank; ++i) {
     int64_t size = 0;

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kSizeMax = int64_t{1} << 26;
 
 // Without effect on inference, or written out in the tensors' shapes.
-constexpr auto kInertKeys = std::to_array<std::string_view>({
+constexpr auto kInertGgufKeys = std::to_array<std::string_view>({
     "rope.scaling.finetuned",
     "vocab_size",
 });
@@ -82,7 +82,7 @@ class ConfigWriter {
       if (!value.key.starts_with(prefix)) continue;
       const std::string_view name = std::string_view(value.key).substr(prefix.size());
       if (read_.contains(name) ||
-          std::find(kInertKeys.begin(), kInertKeys.end(), name) != kInertKeys.end()) {
+          std::find(kInertGgufKeys.begin(), kInertGgufKeys.end(), name) != kInertGgufKeys.end()) {
         continue;
       }
       return file_.Error(value.key, "this setting is not known, so its effect cannot be honoured");

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -147,6 +148,9 @@ struct ExpertTypes {
   }
   friend bool operator==(const ExpertTypes&, const ExpertTypes&) = default;
 };
+
+// How many experts have a block of so many bytes.
+using BlockCounts = std::map<uint64_t, int64_t>;
 
 // Adds those that are not there yet; ascending.
 void AddTypes(const ExpertTypes& types, std::vector<DType>* distinct);

@@ -227,7 +227,7 @@ Result<StoreLayout> StoreLayout::Make(const WeightPlan& plan, const Checkpoint& 
     entry.bytes = geometry.block_bytes;
     end = entry.offset + entry.bytes;
     layout.expert_bytes_ += entry.bytes;
-    layout.expert_block_bytes_ = std::max(layout.expert_block_bytes_, entry.bytes);
+    ++layout.expert_blocks_[entry.bytes];
     StoreUnit unit{.expert = true,
                    .entry = place,
                    .offset = entry.offset,

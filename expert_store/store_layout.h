@@ -67,8 +67,11 @@ class StoreLayout {
   uint64_t total_bytes() const { return header_.total_bytes; }
   uint64_t dense_bytes() const { return dense_bytes_; }
   uint64_t expert_bytes() const { return expert_bytes_; }
-  // The largest block: the size of a cache slot.
-  uint64_t expert_block_bytes() const { return expert_block_bytes_; }
+  const BlockCounts& expert_blocks() const { return expert_blocks_; }
+  // The largest block. 0 without experts.
+  uint64_t expert_block_bytes() const {
+    return expert_blocks_.empty() ? 0 : expert_blocks_.rbegin()->first;
+  }
   // The types of the experts' matrices, ascending.
   const std::vector<DType>& expert_dtypes() const { return expert_dtypes_; }
 
@@ -88,7 +91,7 @@ class StoreLayout {
   std::vector<StoreUnit> units_;
   uint64_t dense_bytes_ = 0;
   uint64_t expert_bytes_ = 0;
-  uint64_t expert_block_bytes_ = 0;
+  BlockCounts expert_blocks_;
   std::vector<DType> expert_dtypes_;
   ModelTensors tensors_;
 };

@@ -81,7 +81,7 @@ Result<StoreView> StoreView::FromMapping(std::shared_ptr<const void> mapping,
   for (const DenseTensor& tensor : view.index_.dense) view.dense_bytes_ += tensor.bytes;
   for (const ExpertEntry& entry : view.index_.experts) {
     view.expert_bytes_ += entry.bytes;
-    view.expert_block_bytes_ = std::max(view.expert_block_bytes_, entry.bytes);
+    ++view.expert_blocks_[entry.bytes];
     AddTypes(ExpertTypes::Of(entry), &view.expert_dtypes_);
   }
   return view;

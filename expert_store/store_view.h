@@ -74,8 +74,11 @@ class StoreView {
   bool HasExpert(ExpertKey key) const;
   // REQUIRES: HasExpert(key)
   ExpertBlock Expert(ExpertKey key) const;
-  // The largest block: the size of a cache slot. 0 without experts.
-  uint64_t expert_block_bytes() const { return expert_block_bytes_; }
+  const BlockCounts& expert_blocks() const { return expert_blocks_; }
+  // The largest block. 0 without experts.
+  uint64_t expert_block_bytes() const {
+    return expert_blocks_.empty() ? 0 : expert_blocks_.rbegin()->first;
+  }
   uint64_t total_expert_bytes() const { return expert_bytes_; }
   // The types of the experts' matrices, ascending.
   std::span<const DType> expert_dtypes() const { return expert_dtypes_; }
@@ -99,7 +102,7 @@ class StoreView {
   StoreDescriptor descriptor_;
   uint64_t dense_bytes_ = 0;
   uint64_t expert_bytes_ = 0;
-  uint64_t expert_block_bytes_ = 0;
+  BlockCounts expert_blocks_;
   std::vector<DType> expert_dtypes_;
 };
 

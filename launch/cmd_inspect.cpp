@@ -54,11 +54,10 @@ Result<MemoryPlan> PlanForBudget(const Options& options, const ModelSource& mode
         "lower --kv-memory or --prefill-tokens, or raise the budget",
         options.Origin("device-budget"), FormatBytes(budget), FormatBytes(empty.total_bytes())));
   }
-  const uint64_t block = model.sizes.expert_block_bytes;
-  const uint64_t fitting = block == 0 ? 0 : (budget - empty.total_bytes()) / block;
-  const uint64_t slots = std::min(fitting, static_cast<uint64_t>(model.sizes.expert_count));
+  const uint64_t left = budget - empty.total_bytes();
+  const bool any = left >= OneSlotOfEach(empty.slot_classes);
   return PlanFor(options.With({{"device-memory", "private"},
-                               {"expert-memory", fmt::format("{}", slots * block)}}),
+                               {"expert-memory", fmt::format("{}", any ? left : 0)}}),
                  model);
 }
 
@@ -171,7 +170,7 @@ std::string InspectJson(const Options& options, const Inspection& found) {
       {"kv_bytes_per_token", shape.kv_bytes_per_token(found.plan.kv_dtype)},
       {"quantisation", Quantised(found.model)},
       {"expert_dtype", DTypeNames(found.model.expert_dtypes)},
-      {"expert_block_bytes", found.model.sizes.expert_block_bytes},
+      {"expert_block_bytes", found.model.sizes.expert_block_bytes()},
       {"expert_bytes", found.model.sizes.expert_bytes},
       {"dense_bytes", found.model.sizes.dense_bytes},
       {"store_bytes", found.model.store_bytes},

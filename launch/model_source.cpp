@@ -56,8 +56,7 @@ Status ReadPacked(ModelSource* model) {
   RETURN_IF_ERROR(view.Matches(model->architecture->weights()));
   model->sizes = {.dense_bytes = view.total_dense_bytes(),
                   .expert_bytes = view.total_expert_bytes(),
-                  .expert_block_bytes = view.expert_block_bytes(),
-                  .expert_count = static_cast<int64_t>(view.expert_count())};
+                  .expert_blocks = view.expert_blocks()};
   model->store_bytes = view.total_bytes();
   model->expert_dtypes.assign(view.expert_dtypes().begin(), view.expert_dtypes().end());
   return OkStatus();
@@ -73,8 +72,7 @@ Status ReadCheckpoint(ModelSource* model) {
                    StoreLayout::Make(plan, checkpoint, model->config_json));
   model->sizes = {.dense_bytes = layout.dense_bytes(),
                   .expert_bytes = layout.expert_bytes(),
-                  .expert_block_bytes = layout.expert_block_bytes(),
-                  .expert_count = static_cast<int64_t>(plan.experts.size())};
+                  .expert_blocks = layout.expert_blocks()};
   model->store_bytes = layout.total_bytes();
   model->expert_dtypes = layout.expert_dtypes();
   return OkStatus();
@@ -116,8 +114,8 @@ Status SizesWithoutWeights(ModelSource* model) {
     ASSIGN_OR_RETURN(const ExpertGeometry geometry,
                      PlaceExpert(gate[1], gate[0], ExpertTypes::All(dtype), bias));
     model->expert_dtypes = {dtype};
-    model->sizes.expert_block_bytes = geometry.block_bytes;
-    model->sizes.expert_count = static_cast<int64_t>(plan.experts.size());
+    model->sizes.expert_blocks = {
+        {geometry.block_bytes, static_cast<int64_t>(plan.experts.size())}};
     model->sizes.expert_bytes = geometry.block_bytes * plan.experts.size();
   }
   model->store_bytes = model->sizes.dense_bytes + model->sizes.expert_bytes;

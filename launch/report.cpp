@@ -102,6 +102,24 @@ std::string DescribeCache(const JobFigures& figures) {
   return text;
 }
 
+// "36.9 kB", or "20.7 kB to 36.9 kB".
+std::string BlockSizes(const BlockCounts& blocks) {
+  if (blocks.empty()) return FormatBytes(0);
+  const std::string largest = FormatBytes(blocks.rbegin()->first);
+  if (blocks.size() == 1) return largest;
+  return fmt::format("{} to {}", FormatBytes(blocks.begin()->first), largest);
+}
+
+// "40 slots of 36.9 kB, 120 of 20.5 kB"
+std::string Slots(const MemoryPlan& plan) {
+  std::string text;
+  for (const SlotClass& c : plan.slot_classes) {
+    text += fmt::format("{}{}{} of {}", text.empty() ? "" : ", ", c.slots,
+                        text.empty() ? " slots" : "", FormatBytes(c.slot_bytes));
+  }
+  return text.empty() ? "0 slots" : text;
+}
+
 }  // namespace
 
 std::string DescribeModel(const ModelSource& model) {
@@ -111,7 +129,7 @@ std::string DescribeModel(const ModelSource& model) {
       "{} in {})\n",
       shape.architecture, shape.layers, shape.moe_layers.size(), shape.experts, shape.top_k,
       FormatBytes(model.store_bytes), FormatBytes(model.sizes.dense_bytes),
-      model.sizes.expert_count, FormatBytes(model.sizes.expert_block_bytes),
+      model.sizes.expert_count(), BlockSizes(model.sizes.expert_blocks),
       DTypeNames(model.expert_dtypes));
 }
 
@@ -124,8 +142,8 @@ std::string DescribePlan(const MemoryPlan& plan, int64_t workers) {
     text += "    experts        in place, from the shared store\n";
   } else {
     text += fmt::format(
-        "    experts        {}: {} slots of {}, {:.1f} % of {} experts\n",
-        FormatBytes(plan.expert_bytes), plan.expert_slots, FormatBytes(plan.slot_bytes),
+        "    experts        {}: {}, {:.1f} % of {} experts\n", FormatBytes(plan.expert_bytes),
+        Slots(plan),
         Share(static_cast<uint64_t>(plan.expert_slots), static_cast<uint64_t>(plan.experts_total)),
         plan.experts_total);
     text += fmt::format("    dense          {}; streaming {} ({} buffers)\n",

@@ -96,7 +96,7 @@ ExpertPolicyOptions PolicyOptions(const RoutingTrace& trace, const Lockstep& loc
   policy.cache.experts = trace.experts;
   policy.cache.block_bytes.assign(static_cast<size_t>(lockstep.base.back()), options.expert_bytes);
   policy.cache.top_k = trace.top_k;
-  policy.cache.slots = options.slots;
+  policy.cache.slots = {options.slots};
   policy.cache.ranking = options.ranks == CacheRanks::kOwn       ? CacheRanking::kGuarded
                          : options.ranks == CacheRanks::kRecency ? CacheRanking::kRecency
                                                                  : CacheRanking::kNextUse;

@@ -13,7 +13,7 @@ ExpertPolicyOptions PolicyOptions(bool with_forecast, const ReplaySetup& setup) 
   options.cache.experts = setup.trace->experts;
   options.cache.block_bytes.assign(static_cast<size_t>(setup.lockstep->base.back()), 1);
   options.cache.top_k = setup.trace->top_k;
-  options.cache.slots = setup.slots;
+  options.cache.slots = {setup.slots};
   options.prefetch.enabled = false;
   options.sequences_max = static_cast<size_t>(setup.lockstep->batch);
   if (with_forecast) options.forecaster = setup.forecaster;

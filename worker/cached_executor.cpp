@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/check.h"
@@ -13,8 +14,6 @@
 
 namespace expertflow {
 namespace {
-
-constexpr uint64_t kPageBytes = 4096;
 
 #ifdef EXPERTFLOW_POISON_SLOTS
 constexpr bool kPoison = true;
@@ -41,7 +40,12 @@ ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
                                   const CachedExecutorOptions& options) {
   ExpertPolicyOptions policy;
   policy.cache.experts = ExpertsPerLayer(source);
-  ForEachExpert(source, [&](const ExpertBlock& b) { policy.cache.block_bytes.push_back(b.bytes); });
+  const std::vector<SlotClass> classes = SlotClassesOfSource(source);
+  ForEachExpert(source, [&](const ExpertBlock& b) {
+    policy.cache.block_bytes.push_back(b.bytes);
+    policy.cache.slot_class.push_back(static_cast<uint8_t>(SlotClassOf(classes, b.bytes)));
+  });
+  if (classes.size() == 1) policy.cache.slot_class.clear();
   policy.cache.top_k = options.top_k;
   policy.cache.slots = options.slots;
   policy.cache.ranking = options.ranking;
@@ -85,13 +89,21 @@ std::unique_ptr<StrideController> MakeStride(const ExpertBlockSource& source,
 
 const bool kPoisonFreedSlots = kPoison;
 
-uint64_t ExpertSlotBytes(const ExpertBlockSource& source) {
-  return (LargestExpertBytes(source) + kPageBytes - 1) / kPageBytes * kPageBytes;
+std::vector<SlotClass> SlotClassesOfSource(const ExpertBlockSource& source) {
+  BlockCounts blocks;
+  ForEachExpert(source, [&](const ExpertBlock& b) { ++blocks[b.bytes]; });
+  return SlotClassesOf(blocks);
 }
 
-uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, int32_t slots,
+uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, std::span<const int32_t> slots,
                                    int32_t stream_buffers) {
-  return ExpertSlotBytes(source) * static_cast<uint64_t>(slots + stream_buffers);
+  const std::vector<SlotClass> classes = SlotClassesOfSource(source);
+  CHECK(slots.size() == classes.size());
+  uint64_t bytes = static_cast<uint64_t>(stream_buffers) * classes.front().slot_bytes;
+  for (size_t c = 0; c < classes.size(); ++c) {
+    bytes += static_cast<uint64_t>(slots[c]) * classes[c].slot_bytes;
+  }
+  return bytes;
 }
 
 CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
@@ -102,12 +114,10 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
       predictions_(device, source, options.predictor, options.predictor_learns, options.top_k,
                    options.sequences_max, options.policy_time_most),
       observer_(observer),
-      slot_bytes_(ExpertSlotBytes(source)),
+      classes_(SlotClassesOfSource(source)),
       rows_(source),
       forecast_cost_(options.policy_time_most),
       policy_(PolicyOptions(source, options), MakeStride(source, options, &followed_)),
-      slot_copy_(static_cast<size_t>(options.slots)),
-      slot_waiting_(static_cast<size_t>(options.slots), -1),
       buffers_(static_cast<size_t>(options.stream_buffers)) {
   size_t widest = 0;
   for (int32_t l = 0; l < source.layers(); ++l) {
@@ -118,6 +128,7 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
     }
     widest = std::max(widest, static_cast<size_t>(experts));
   }
+  PlaceSlots();
   jobs_.reserve(widest);
   job_buffers_.reserve(widest);
   arrived_.reserve(widest);
@@ -127,16 +138,38 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
   demand_pending_.reserve(widest);
 }
 
+void CachedExecutor::PlaceSlots() {
+  std::byte* next = options_.memory;
+  for (Buffer& buffer : buffers_) {
+    buffer.data = next;
+    next += classes_.front().slot_bytes;
+  }
+  for (size_t c = 0; c < classes_.size(); ++c) {
+    for (int32_t s = 0; s < options_.slots[c]; ++s) {
+      slots_.push_back({next, classes_[c].slot_bytes});
+      next += classes_[c].slot_bytes;
+    }
+  }
+  slot_copy_.resize(slots_.size());
+  slot_waiting_.assign(slots_.size(), -1);
+}
+
 Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(Device& device,
                                                                const ExpertBlockSource& source,
                                                                const CachedExecutorOptions& options,
                                                                ExecutorObserver* observer) {
-  if (options.slots < 0 || options.stream_buffers < 2 || options.top_k <= 0 ||
-      options.chunk_bytes == 0 || options.outstanding_chunks < 1 || options.stride < 0) {
+  const size_t classes = SlotClassesOfSource(source).size();
+  if (options.slots.size() != classes) {
+    return InvalidArgument(fmt::format("expert cache: slots of {} sizes for blocks of {}",
+                                       options.slots.size(), classes));
+  }
+  const int32_t fewest = *std::min_element(options.slots.begin(), options.slots.end());
+  if (fewest < 0 || options.stream_buffers < 2 || options.top_k <= 0 || options.chunk_bytes == 0 ||
+      options.outstanding_chunks < 1 || options.stride < 0) {
     return InvalidArgument(fmt::format(
         "expert cache: {} slots (>= 0), {} streaming buffers (>= 2), top-{} (>= 1), chunks of {} "
         "bytes (>= 1), {} outstanding (>= 1), stride {} (>= 0)",
-        options.slots, options.stream_buffers, options.top_k, options.chunk_bytes,
+        fewest, options.stream_buffers, options.top_k, options.chunk_bytes,
         options.outstanding_chunks, options.stride));
   }
   if (options.forecaster != nullptr &&
@@ -149,9 +182,10 @@ Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(Device& device,
   }
   const uint64_t need = CachedExecutorMemoryBytes(source, options.slots, options.stream_buffers);
   if (options.memory == nullptr || options.memory_bytes < need) {
-    return ResourceExhausted(fmt::format(
-        "expert cache: {} slots and {} streaming buffers need {}, there is {}", options.slots,
-        options.stream_buffers, FormatBytes(need), FormatBytes(options.memory_bytes)));
+    return ResourceExhausted(
+        fmt::format("expert cache: {} slots and {} streaming buffers need {}, there is {}",
+                    std::accumulate(options.slots.begin(), options.slots.end(), int64_t{0}),
+                    options.stream_buffers, FormatBytes(need), FormatBytes(options.memory_bytes)));
   }
   std::unique_ptr<CachedExecutor> executor(new CachedExecutor(device, source, options, observer));
   RETURN_IF_ERROR(executor->Init());
@@ -161,12 +195,11 @@ Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(Device& device,
 Status CachedExecutor::Init() {
   ASSIGN_OR_RETURN(compute_done_, device_.CreateEvent());
   for (size_t b = 0; b < buffers_.size(); ++b) {
-    buffers_[b].data = options_.memory + b * slot_bytes_;
     ASSIGN_OR_RETURN(buffers_[b].last_reader, device_.CreateEvent());
   }
   TransferEngineOptions engine;
   // Every copy owns a slot or a buffer, so this can never be too few.
-  engine.queue.max_jobs = options_.slots + options_.stream_buffers;
+  engine.queue.max_jobs = static_cast<int32_t>(slots_.size()) + options_.stream_buffers;
   engine.queue.max_outstanding_chunks = options_.outstanding_chunks;
   engine.queue.chunk_bytes = options_.chunk_bytes;
   engine.queue.speculative_bytes_per_window = options_.speculative_bytes_per_window;
@@ -294,8 +327,9 @@ void CachedExecutor::Decide(const MoeLayerCall& call, TransferEngine::Lock& lock
     const DemandDecision& d = decisions[i];
     demand_slot_[i] = d.slot;
     if (d.outcome == DemandOutcome::kHit) {
-      jobs_.push_back({WeightsAt(blocks_[Index(d.key)], SlotData(d.slot.slot), call.activation),
-                       groups_.rows(i)});
+      jobs_.push_back(
+          {WeightsAt(blocks_[Index(d.key)], slots_[d.slot.slot.index()].data, call.activation),
+           groups_.rows(i)});
       continue;
     }
     ++pending_;
@@ -322,8 +356,9 @@ void CachedExecutor::EnqueueSlotLoad(ExpertKey key, SlotRef slot, CopyKind kind,
   TransferJob job;
   job.request = {key, kind, block.bytes, probability_ppm, deadline};
   job.source = reinterpret_cast<const std::byte*>(block.data);
-  job.destination = SlotData(slot.slot);
-  job.destination_bytes = slot_bytes_;
+  const SlotMemory& memory = slots_[slot.slot.index()];
+  job.destination = memory.data;
+  job.destination_bytes = memory.bytes;
   job.after = compute_done_;
   job.slot = slot;
   const CopyId copy = engine_->Enqueue(job);
@@ -360,7 +395,7 @@ void CachedExecutor::StartBypasses(LayerId layer) {
     job.request = {key, CopyKind::kDemand, block.bytes, 0, 0};
     job.source = reinterpret_cast<const std::byte*>(block.data);
     job.destination = buffer.data;
-    job.destination_bytes = slot_bytes_;
+    job.destination_bytes = classes_.front().slot_bytes;
     job.after = buffer.last_reader;
     job.buffer = static_cast<int32_t>(b);
     buffer.copy = engine_->Enqueue(job);
@@ -432,8 +467,8 @@ void CachedExecutor::TakeArrivals(const MoeLayerCall& call) {
       continue;
     }
     const ExpertBlock& block = blocks_[Index({call.layer, groups_.demands()[i].expert})];
-    const std::byte* base =
-        buffer >= 0 ? buffers_[static_cast<size_t>(buffer)].data : SlotData(demand_slot_[i].slot);
+    const std::byte* base = buffer >= 0 ? buffers_[static_cast<size_t>(buffer)].data
+                                        : slots_[demand_slot_[i].slot.index()].data;
     jobs_.push_back({WeightsAt(block, base, call.activation), groups_.rows(i)});
     if (buffer >= 0) job_buffers_.push_back(buffer);
     demand_pending_[i] = 0;
@@ -575,7 +610,7 @@ ExecutorStats CachedExecutor::stats() const {
   stats.predictor_on = predictions_.learned();
   stats.predictor_version = predictions_.learnt_version();
   stats.link_bound = policy_.stride().link_bound();
-  stats.prefetch_enabled = options_.slots > 0 && options_.stride > 0 && policy_.prefetches();
+  stats.prefetch_enabled = !slots_.empty() && options_.stride > 0 && policy_.prefetches();
   return stats;
 }
 

@@ -15,11 +15,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/status.h"
 #include "device/device.h"
 #include "predictor/core/followed_stride.h"
+#include "worker/cache/slot_classes.h"
 #include "worker/cost_meter.h"
 #include "worker/expert_executor.h"
 #include "worker/layer_predictions.h"
@@ -32,7 +34,7 @@ namespace expertflow {
 extern const bool kPoisonFreedSlots;
 
 struct CachedExecutorOptions {
-  int32_t slots = 0;
+  std::vector<int32_t> slots;  // of each class of the source's blocks (SlotClassesOfSource())
   int32_t stream_buffers = 2;  // at least 2
   int32_t top_k = 0;
   // Device memory, 4096-byte aligned, at least CachedExecutorMemoryBytes(). Outlives the executor.
@@ -60,9 +62,11 @@ struct CachedExecutorOptions {
   bool poison = kPoisonFreedSlots;
 };
 
-// A slot or streaming buffer: the largest block, rounded up to pages.
-uint64_t ExpertSlotBytes(const ExpertBlockSource& source);
-uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, int32_t slots,
+// Without slots.
+std::vector<SlotClass> SlotClassesOfSource(const ExpertBlockSource& source);
+// Of `slots` of each class, and streaming buffers that hold the largest block.
+// REQUIRES: as many classes as the source has
+uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, std::span<const int32_t> slots,
                                    int32_t stream_buffers);
 
 class CachedExecutor final : public ExpertExecutor, private TransferEngine::Listener {
@@ -112,12 +116,9 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
 
   CachedExecutor(Device& device, const ExpertBlockSource& source,
                  const CachedExecutorOptions& options, ExecutorObserver* observer);
+  void PlaceSlots();
   Status Init();
   size_t Index(ExpertKey key) const { return layer_base_[key.layer.index()] + key.expert.index(); }
-  // Streaming buffers come first, so that the last slot ends where the memory does.
-  std::byte* SlotData(SlotId slot) const {
-    return options_.memory + (buffers_.size() + slot.index()) * slot_bytes_;
-  }
 
   // The steps of RunExperts(); those with a Lock need the engine's mutex.
   void Decide(const MoeLayerCall& call, TransferEngine::Lock& lock);
@@ -142,9 +143,16 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   const CachedExecutorOptions options_;
   LayerPredictions predictions_;
   ExecutorObserver* const observer_;
-  const uint64_t slot_bytes_;
+  const std::vector<SlotClass> classes_;
   std::vector<size_t> layer_base_;
   std::vector<ExpertBlock> blocks_;
+  // Streaming buffers come first, then the classes, the largest slots first, so that the last slot
+  // ends where the memory does.
+  struct SlotMemory {
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+  };
+  std::vector<SlotMemory> slots_;
   EventHandle compute_done_;  // recorded at the end of each layer: the last reader of any slot
 
   // Of the current call, engine's thread.

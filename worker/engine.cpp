@@ -228,7 +228,8 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
   const MemoryPlan& plan = options_.plan;
   timeline_ = timeline;
   blocks_ = std::make_unique<StoreBlockSource>(store);
-  const auto slots = static_cast<int32_t>(plan.expert_slots);
+  std::vector<int32_t> slots;
+  for (const SlotClass& c : plan.slot_classes) slots.push_back(static_cast<int32_t>(c.slots));
   const uint64_t cache_bytes =
       plan.in_place ? 0 : CachedExecutorMemoryBytes(*blocks_, slots, plan.streaming_buffers);
   const uint64_t arena_bytes = cache_bytes + plan.kv_bytes;

@@ -3,38 +3,52 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "device/arena.h"
 
 namespace expertflow {
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kKvBytesDefaultMax = uint64_t{256} << 20;
 constexpr int32_t kKvSequencesDefault = 4;
 
+// A share is a share of the experts, of each class the same; bytes are bytes of slots.
+Status PlanSlots(const ByteBudget& budget, std::span<SlotClass> classes) {
+  const bool wants_some = budget.is_percent ? budget.percent > 0 : budget.bytes > 0;
+  if (!wants_some) return OkStatus();
+  bool each_has_some = true;
+  if (budget.is_percent) {
+    for (SlotClass& c : classes) {
+      c.slots = static_cast<int64_t>(budget.Resolve(static_cast<uint64_t>(c.experts)));
+      each_has_some = each_has_some && c.slots > 0;
+    }
+  } else {
+    each_has_some = budget.bytes >= OneSlotOfEach(classes);
+    if (each_has_some) DivideAmongClasses(budget.bytes, classes);
+  }
+  if (each_has_some) return OkStatus();
+  return InvalidArgument(fmt::format(
+      "--expert-memory holds less than one expert{} ({}); use 0 for streaming only, or at least "
+      "that much",
+      classes.size() == 1 ? "" : fmt::format(" of each of {} sizes", classes.size()),
+      FormatBytes(OneSlotOfEach(classes))));
+}
+
 Status PlanExperts(const MemoryPlanInput& input, MemoryPlan* plan) {
   const StoreSizes& store = input.store;
-  plan->experts_total = store.expert_count;
+  plan->experts_total = store.expert_count();
   if (input.in_place) return OkStatus();
   plan->streaming_buffers = input.streaming_buffers;
-  if (store.expert_count == 0) return OkStatus();
-  plan->slot_bytes = (store.expert_block_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const auto count = static_cast<uint64_t>(store.expert_count);
-  // A share is a share of the experts; bytes are bytes of slots.
-  const uint64_t slots = input.expert_memory.is_percent
-                             ? input.expert_memory.Resolve(count)
-                             : input.expert_memory.bytes / plan->slot_bytes;
-  const bool wants_some = input.expert_memory.is_percent ? input.expert_memory.percent > 0
-                                                         : input.expert_memory.bytes > 0;
-  if (slots == 0 && wants_some) {
-    return InvalidArgument(fmt::format(
-        "--expert-memory holds less than one expert ({}); use 0 for streaming only, or at least "
-        "that much",
-        FormatBytes(plan->slot_bytes)));
+  std::vector<SlotClass>& classes = plan->slot_classes;
+  classes = SlotClassesOf(store.expert_blocks);
+  if (store.expert_blocks.empty()) return OkStatus();
+  plan->slot_bytes = classes.front().slot_bytes;
+  RETURN_IF_ERROR(PlanSlots(input.expert_memory, classes));
+  for (const SlotClass& c : classes) {
+    plan->expert_slots += c.slots;
+    plan->expert_bytes += static_cast<uint64_t>(c.slots) * c.slot_bytes;
   }
-  plan->expert_slots = static_cast<int64_t>(std::min(slots, count));
-  plan->expert_bytes = static_cast<uint64_t>(plan->expert_slots) * plan->slot_bytes;
   plan->streaming_bytes = static_cast<uint64_t>(input.streaming_buffers) * plan->slot_bytes;
   return OkStatus();
 }
@@ -53,10 +67,12 @@ Status PlanExchanges(const MemoryPlanInput& input, uint64_t block_bytes, MemoryP
         "--kv-memory-most: there are no expert slots that the KV cache could take memory from "
         "(--device-memory arena, --expert-memory)");
   }
-  plan->exchange = ExchangeOf(plan->slot_bytes, block_bytes);
+  // The smallest slots lie at the border.
+  const SlotClass& border = plan->slot_classes.back();
+  plan->exchange = ExchangeOf(border.slot_bytes, block_bytes);
   const auto more = static_cast<int64_t>(most / block_bytes) - plan->kv_blocks;
   plan->exchanges_most = static_cast<int32_t>(
-      std::min(more / plan->exchange.blocks, plan->expert_slots / plan->exchange.slots));
+      std::min(more / plan->exchange.blocks, border.slots / plan->exchange.slots));
   return OkStatus();
 }
 
@@ -89,9 +105,14 @@ StoreSizes StoreSizesOf(const StoreView& store) {
     sizes.dense_bytes = ArenaEnd(sizes.dense_bytes, tensor.bytes);
   }
   sizes.expert_bytes = store.total_expert_bytes();
-  sizes.expert_block_bytes = store.expert_block_bytes();
-  sizes.expert_count = static_cast<int64_t>(store.expert_count());
+  sizes.expert_blocks = store.expert_blocks();
   return sizes;
+}
+
+int64_t StoreSizes::expert_count() const {
+  int64_t count = 0;
+  for (const auto& [bytes, experts] : expert_blocks) count += experts;
+  return count;
 }
 
 uint64_t MemoryPlan::kv_tokens() const {
@@ -122,14 +143,19 @@ Result<MemoryPlan> MakeMemoryPlan(const Architecture& architecture, const Memory
 }
 
 std::string MemoryPlanJson(const MemoryPlan& plan) {
+  std::string classes;
+  for (const SlotClass& c : plan.slot_classes) {
+    classes += fmt::format(R"({}{{"slot_bytes":{},"experts":{},"slots":{}}})",
+                           classes.empty() ? "" : ",", c.slot_bytes, c.experts, c.slots);
+  }
   return fmt::format(
-      R"({{"in_place":{},"dense_bytes":{},"expert_slots":{},"slot_bytes":{},"expert_bytes":{},)"
+      R"({{"in_place":{},"dense_bytes":{},"expert_slots":{},"slot_bytes":{},"slot_classes":[{}],"expert_bytes":{},)"
       R"("streaming_buffers":{},"streaming_bytes":{},"kv_dtype":"{}","kv_blocks":{},"kv_blocks_most":{},"kv_tokens":{},)"
       R"("kv_bytes":{},)"
       R"("workspace_bytes":{},"experts_total":{},"store_bytes":{},"total_bytes":{}}})",
-      plan.in_place, plan.dense_bytes, plan.expert_slots, plan.slot_bytes, plan.expert_bytes,
-      plan.streaming_buffers, plan.streaming_bytes, DTypeName(plan.kv_dtype), plan.kv_blocks,
-      plan.kv_blocks_most(), plan.kv_tokens(), plan.kv_bytes, plan.workspace_bytes,
+      plan.in_place, plan.dense_bytes, plan.expert_slots, plan.slot_bytes, classes,
+      plan.expert_bytes, plan.streaming_buffers, plan.streaming_bytes, DTypeName(plan.kv_dtype),
+      plan.kv_blocks, plan.kv_blocks_most(), plan.kv_tokens(), plan.kv_bytes, plan.workspace_bytes,
       plan.experts_total, plan.store_bytes, plan.total_bytes());
 }
 

@@ -4,13 +4,16 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/status.h"
 #include "common/token_blocks.h"
 #include "common/units.h"
+#include "expert_store/layout.h"
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
 #include "model/arch/model.h"
+#include "worker/cache/slot_classes.h"
 #include "worker/schedule/memory_balance.h"
 
 namespace expertflow {
@@ -25,10 +28,15 @@ constexpr int32_t LookaheadMost(bool prefetch, int32_t stride) {
 
 // The model as the store holds it.
 struct StoreSizes {
-  uint64_t dense_bytes = 0;         // as a worker's private copy holds them: aligned for its device
-  uint64_t expert_bytes = 0;        // all experts together
-  uint64_t expert_block_bytes = 0;  // the largest
-  int64_t expert_count = 0;
+  uint64_t dense_bytes = 0;   // as a worker's private copy holds them: aligned for its device
+  uint64_t expert_bytes = 0;  // all experts together
+  BlockCounts expert_blocks;
+
+  int64_t expert_count() const;
+  // The largest; 0 without experts.
+  uint64_t expert_block_bytes() const {
+    return expert_blocks.empty() ? 0 : expert_blocks.rbegin()->first;
+  }
 };
 
 StoreSizes StoreSizesOf(const StoreView& store);
@@ -50,10 +58,11 @@ struct MemoryPlanInput {
 
 struct MemoryPlan {
   bool in_place = false;
-  uint64_t dense_bytes = 0;  // private copy of the dense weights; 0 in place
-  int64_t expert_slots = 0;
-  uint64_t slot_bytes = 0;    // of one slot or streaming buffer
-  uint64_t expert_bytes = 0;  // all slots
+  uint64_t dense_bytes = 0;             // private copy of the dense weights; 0 in place
+  std::vector<SlotClass> slot_classes;  // the largest first; several for blocks of several sizes
+  int64_t expert_slots = 0;             // all classes
+  uint64_t slot_bytes = 0;              // of one of the largest slots or a streaming buffer
+  uint64_t expert_bytes = 0;            // all slots
   int32_t streaming_buffers = 0;
   uint64_t streaming_bytes = 0;  // all streaming buffers
   DType kv_dtype = DType::kF32;
@@ -74,8 +83,8 @@ struct MemoryPlan {
   }
 };
 
-// Errors name the option: a budget that holds less than one expert but is not zero, KV memory for
-// less than one block, ...
+// Errors name the option: a budget that holds less than one expert of each size but is not zero, KV
+// memory for less than one block, ...
 Result<MemoryPlan> MakeMemoryPlan(const Architecture& architecture, const MemoryPlanInput& input);
 
 // One JSON object with the fields above.

@@ -48,7 +48,7 @@ Status MachineProbe::TimeCopies() {
   cpu.link = kNoWait;
   ASSIGN_OR_RETURN(const auto device, CreateCpuDevice(cpu));
   const StoreBlockSource blocks(model_.store());
-  const uint64_t slot_bytes = ExpertSlotBytes(blocks);
+  const uint64_t slot_bytes = SlotClassesOfSource(blocks).front().slot_bytes;
   constexpr uint64_t kSlots = 64;
   ASSIGN_OR_RETURN(const auto arena, device->Allocate(kSlots * slot_bytes));
   uint64_t copies = 0;

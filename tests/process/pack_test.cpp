@@ -47,6 +47,37 @@ TEST_F(PackTest, PopularExpertsGetATypeOfTheirOwn) {
   Output({"inspect", folder_ + "/mixed", "--verify"});
   const std::string text = Run(folder_ + "/mixed", {"--workers", "1"});
   EXPECT_EQ(Run(folder_ + "/mixed", {"--workers", "2", "--expert-memory", "30%"}), text);
+  // No slots, one of each size, a part, all.
+  for (const char* memory : {"0", "36864", "10%", "100%"}) {
+    for (const char* prefetch : {"on", "off"}) {
+      EXPECT_EQ(Run(folder_ + "/mixed", {"--workers", "1", "--expert-memory", memory, "--prefetch",
+                                         prefetch, "--link", "4GB/s"}),
+                text)
+          << memory << " " << prefetch;
+    }
+  }
+}
+
+TEST_F(PackTest, ExpertsOfTwoTypesHaveSlotsOfTwoSizes) {
+  Pack("mixed", {"--quant", "int4", "--quant-popular", "25%:int8", "--trace", RecordTrace()});
+  const auto plan = [&](const std::vector<std::string>& extra) {
+    return nlohmann::json::parse(
+        Output({"inspect", folder_ + "/mixed", "--json", "-"}, extra))["memory_plan"];
+  };
+  const auto half = plan({"--expert-memory", "50%"});
+  EXPECT_EQ(half["slot_classes"],
+            nlohmann::json::parse(R"([{"slot_bytes": 24576, "experts": 144, "slots": 72},
+                                      {"slot_bytes": 12288, "experts": 432, "slots": 216}])"));
+  EXPECT_EQ(half["expert_bytes"], 72 * 24576 + 216 * 12288);
+  EXPECT_EQ(half["expert_slots"], 288);
+  // A device of this size is filled as far as a slot of each size fits.
+  const auto fixed = plan({"--expert-memory", "0"})["total_bytes"].get<int64_t>();
+  const auto fits = [&](int64_t bytes) {
+    return plan({"--device-budget", std::to_string(fixed + bytes)})["expert_slots"];
+  };
+  EXPECT_EQ(fits(36863), 0);
+  EXPECT_EQ(fits(36864), 2);
+  EXPECT_EQ(fits(3 * 12288 + 2 * 12288), 4);
 }
 
 TEST_F(PackTest, AnotherOrderIsTheSameModel) {

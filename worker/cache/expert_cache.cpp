@@ -49,9 +49,7 @@ std::string Name(ExpertKey key) {
 
 }  // namespace
 
-ExpertCache::ExpertCache(ExpertCacheOptions options)
-    : options_(std::move(options)), shadow_(options_.block_bytes.size(), options_.slots) {
-  CHECK(options_.slots >= 0);
+ExpertCache::ExpertCache(ExpertCacheOptions options) : options_(std::move(options)) {
   size_t total = 0;
   int32_t widest = 0;
   for (int32_t experts : options_.experts) {
@@ -61,6 +59,8 @@ ExpertCache::ExpertCache(ExpertCacheOptions options)
     widest = std::max(widest, experts);
   }
   CHECK(options_.block_bytes.size() == total);
+  CHECK(options_.slot_class.empty() || options_.slot_class.size() == total);
+  CHECK(!options_.slots.empty());
   layer_steps_.assign(options_.experts.size(), 0);
   layer_predicted_.assign(options_.experts.size(), 0);
   for (int32_t l = 0; l <= moe_layers_; ++l) {
@@ -68,20 +68,45 @@ ExpertCache::ExpertCache(ExpertCacheOptions options)
                              static_cast<uint32_t>(std::max(moe_layers_, 1)));
   }
   records_.resize(total);
-  slots_.resize(static_cast<size_t>(options_.slots));
-  open_slots_ = options_.slots;
+  MakeSlots();
   decisions_.reserve(static_cast<size_t>(widest));
   wrong_.reserve(static_cast<size_t>(widest));
   miss_order_.reserve(static_cast<size_t>(widest));
   miss_rank_.reserve(static_cast<size_t>(widest));
-  candidates_.resize(options_.experts.size());
-  for (size_t l = 0; l < candidates_.size(); ++l) {
-    candidates_[l].all.reserve(static_cast<size_t>(options_.experts[l]));
+  for (size_t l = 0; l < options_.experts.size(); ++l) {
+    for (size_t c = 0; c < classes_.size(); ++c) {
+      LayerCandidates& own = candidates_.emplace_back();
+      own.layer = LayerId(static_cast<int32_t>(l));
+      own.slot_class = static_cast<uint8_t>(c);
+      own.all.reserve(static_cast<size_t>(options_.experts[l]));
+    }
   }
-  stats_.thrashing = options_.slots < options_.top_k * moe_layers_;
+  stats_.thrashing = open_slots_ < options_.top_k * moe_layers_;
   stats_.ranks_by_recency = options_.ranking == CacheRanking::kRecency;
   plain_lru_ = stats_.ranks_by_recency;
-  by_use_.resize(slots_.size() + 1, {options_.slots, options_.slots});
+}
+
+void ExpertCache::MakeSlots() {
+  for (const uint8_t c : options_.slot_class) CHECK(c < options_.slots.size());
+  for (const int32_t slots : options_.slots) {
+    CHECK(slots >= 0);
+    Slot slot;
+    slot.slot_class = static_cast<uint8_t>(classes_.size());
+    classes_.push_back({.first = open_slots_,
+                        .open = slots,
+                        .free_hint = open_slots_,
+                        .shadow = ShadowLru(records_.size(), slots)});
+    slots_.resize(slots_.size() + static_cast<size_t>(slots), slot);
+    open_slots_ += slots;
+  }
+  const auto end = static_cast<int32_t>(slots_.size());
+  for (size_t c = 0; c < classes_.size(); ++c) {
+    classes_[c].by_use_end = end + static_cast<int32_t>(c);
+    for (int32_t s = 0; s < options_.slots[c]; ++s) {
+      by_use_.push_back({classes_[c].by_use_end, classes_[c].by_use_end});
+    }
+  }
+  for (const ClassSlots& c : classes_) by_use_.push_back({c.by_use_end, c.by_use_end});
 }
 
 size_t ExpertCache::Index(ExpertKey key) const {
@@ -140,20 +165,25 @@ void ExpertCache::Touch(Record& record, uint32_t layer_step, int32_t rows) {
 }
 
 void ExpertCache::ForgetCandidates() {
-  for (LayerCandidates& layer : candidates_) layer.valid = false;
+  for (LayerCandidates& own : candidates_) own.valid = false;
+}
+
+void ExpertCache::ForgetCandidates(LayerId layer) {
+  const size_t first = layer.index() * classes_.size();
+  for (size_t c = 0; c < classes_.size(); ++c) candidates_[first + c].valid = false;
 }
 
 void ExpertCache::AddCandidate(const Slot& slot) {
-  LayerCandidates& layer = candidates_[slot.key.layer.index()];
-  if (!layer.valid) return;
+  LayerCandidates& own = candidates_[slot.key.layer.index() * classes_.size() + slot.slot_class];
+  if (!own.valid) return;
   // Made in an earlier event, its ranks are not today's.
-  if (layer.event != event_) {
-    layer.valid = false;
+  if (own.event != event_) {
+    own.valid = false;
     return;
   }
   const Record& record = records_[slot.record];
-  layer.Add({RankOf(record, slot.key.layer, record.prediction_ppm), record.last_use,
-             static_cast<int32_t>(&slot - slots_.data())});
+  own.Add({RankOf(record, slot.key.layer, record.prediction_ppm), record.last_use,
+           static_cast<int32_t>(&slot - slots_.data())});
 }
 
 void ExpertCache::LayerCandidates::Add(const Candidate& candidate) {
@@ -177,57 +207,56 @@ void ExpertCache::LayerCandidates::DropFirst() {
   heaped = true;
 }
 
-void ExpertCache::CollectCandidates(size_t layer) {
-  const LayerId id(static_cast<int32_t>(layer));
-  LayerCandidates& own = candidates_[layer];
-  own.valid = true;
-  own.event = event_;
-  own.step_distance = StepDistance(id);
-  own.heaped = false;
+void ExpertCache::CollectCandidates(LayerCandidates* own) {
+  const size_t layer = own->layer.index();
+  own->valid = true;
+  own->event = event_;
+  own->step_distance = StepDistance(own->layer);
+  own->heaped = false;
   const auto experts = static_cast<size_t>(options_.experts[layer]);
-  own.all.resize(experts);
-  Candidate* const all = own.all.data();
+  own->all.resize(experts);
+  Candidate* const all = own->all.data();
   size_t count = 0;
   size_t first = 0;
   for (const Record& record : std::span(records_).subspan(layer_base_[layer], experts)) {
-    if (record.slot < 0 || !MayLeave(slots_[static_cast<size_t>(record.slot)])) continue;
-    all[count] = {RankOf(record, id, record.prediction_ppm), record.last_use, record.slot};
+    if (record.slot < 0) continue;
+    const Slot& slot = slots_[static_cast<size_t>(record.slot)];
+    if (!MayLeave(slot) || slot.slot_class != own->slot_class) continue;
+    all[count] = {RankOf(record, own->layer, record.prediction_ppm), record.last_use, record.slot};
     if (LeavesLater(all[first], all[count])) first = count;
     ++count;
   }
-  own.all.resize(count);
-  own.first = first;
+  own->all.resize(count);
+  own->first = first;
 }
 
 // A forecast is of one event, and recency moves on while predictions stand still.
-bool ExpertCache::MoveTogether(size_t layer) const {
-  return forecast_.empty() && !(stats_.ranks_by_recency && layer_predicted_[layer] != 0);
+bool ExpertCache::MoveTogether(LayerId layer) const {
+  return forecast_.empty() && !(stats_.ranks_by_recency && layer_predicted_[layer.index()] != 0);
 }
 
-const ExpertCache::Candidate* ExpertCache::FirstToLeave(size_t layer, Rank* rank) {
-  LayerCandidates& own = candidates_[layer];
-  if (!own.valid || (own.event != event_ && !MoveTogether(layer))) CollectCandidates(layer);
-  if (own.all.empty()) return nullptr;
-  *rank = RankNow(layer, own.First());
-  return &own.First();
+const ExpertCache::Candidate* ExpertCache::FirstToLeave(LayerCandidates* own, Rank* rank) {
+  if (!own->valid || (own->event != event_ && !MoveTogether(own->layer))) CollectCandidates(own);
+  if (own->all.empty()) return nullptr;
+  *rank = RankNow(*own, own->First());
+  return &own->First();
 }
 
-ExpertCache::Rank ExpertCache::RankNow(size_t layer, const Candidate& candidate) const {
-  const LayerCandidates& own = candidates_[layer];
+ExpertCache::Rank ExpertCache::RankNow(const LayerCandidates& own,
+                                       const Candidate& candidate) const {
   Rank rank = candidate.rank;
   if (own.event == event_) return rank;
-  const LayerId id(static_cast<int32_t>(layer));
   if (stats_.ranks_by_recency) {
-    return RankOf(records_[slots_[static_cast<size_t>(candidate.slot)].record], id, 0);
+    return RankOf(records_[slots_[static_cast<size_t>(candidate.slot)].record], own.layer, 0);
   }
-  rank.distance += StepDistance(id) - own.step_distance;
+  rank.distance += StepDistance(own.layer) - own.step_distance;
   return rank;
 }
 
 // A slot whose latest use is the oldest and which may leave; the lowest of several.
-int32_t ExpertCache::OldestSlot() const {
+int32_t ExpertCache::OldestSlot(const ClassSlots& own) const {
   int32_t oldest = -1;
-  for (int32_t s = by_use_.back().newer; s != options_.slots;
+  for (int32_t s = by_use_[static_cast<size_t>(own.by_use_end)].newer; s != own.by_use_end;
        s = by_use_[static_cast<size_t>(s)].newer) {
     const Slot& slot = slots_[static_cast<size_t>(s)];
     if (!MayLeave(slot)) continue;
@@ -240,26 +269,26 @@ int32_t ExpertCache::OldestSlot() const {
   return oldest;
 }
 
-int32_t ExpertCache::Victim(const Rank& newcomer) {
+int32_t ExpertCache::Victim(const ClassSlots& own, const Rank& newcomer) {
   // Nobody ranks after a newcomer that is not expected at all.
   if (newcomer == Rank{true, UINT32_MAX}) return -1;
   if (slots_ready_ == 0) return -1;
-  if (plain_lru_) return OldestSlot();
+  if (plain_lru_) return OldestSlot(own);
   Candidate worst;
-  size_t from = 0;
-  bool found = false;
-  for (size_t layer = 0; layer < candidates_.size(); ++layer) {
+  LayerCandidates* from = nullptr;
+  const size_t classes = classes_.size();
+  for (auto at = static_cast<size_t>(&own - classes_.data()); at < candidates_.size();
+       at += classes) {
     Rank rank;
-    const Candidate* first = FirstToLeave(layer, &rank);
+    const Candidate* first = FirstToLeave(&candidates_[at], &rank);
     if (first == nullptr) continue;
     const Candidate now = {rank, first->last_use, first->slot};
-    if (found && !LeavesLater(worst, now)) continue;
+    if (from != nullptr && !LeavesLater(worst, now)) continue;
     worst = now;
-    from = layer;
-    found = true;
+    from = &candidates_[at];
   }
-  if (!found || !(worst.rank > newcomer)) return -1;
-  candidates_[from].DropFirst();
+  if (from == nullptr || !(worst.rank > newcomer)) return -1;
+  from->DropFirst();
   return worst.slot;
 }
 
@@ -276,13 +305,15 @@ void ExpertCache::Evict(Slot& slot, bool for_prefetch) {
 SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, bool for_prefetch,
                            ExpertKey* victim) {
   *victim = ExpertKey{};
+  const size_t record = Index(key);
+  ClassSlots& own = ClassOf(record);
   int32_t chosen = -1;
-  if (slots_used_ < open_slots_) {
-    chosen = first_free_hint_;
+  if (own.used < own.open) {
+    chosen = own.free_hint;
     while (slots_[static_cast<size_t>(chosen)].state != SlotState::kFree) ++chosen;
-    first_free_hint_ = chosen + 1;
+    own.free_hint = chosen + 1;
   } else if (may_evict) {
-    chosen = Victim(newcomer);
+    chosen = Victim(own, newcomer);
     if (chosen >= 0) {
       *victim = slots_[static_cast<size_t>(chosen)].key;
       Evict(slots_[static_cast<size_t>(chosen)], for_prefetch);
@@ -292,14 +323,15 @@ SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, 
   Slot& slot = slots_[static_cast<size_t>(chosen)];
   CHECK(slot.state == SlotState::kFree);
   slot.key = key;
-  slot.record = Index(key);
+  slot.record = record;
   slot.state = SlotState::kLoading;
   slot.pins = 0;
   slot.speculative = for_prefetch;
   speculative_loads_ += for_prefetch ? 1 : 0;
   ++slot.generation;
   ++slots_used_;
-  records_[slot.record].slot = chosen;
+  ++own.used;
+  records_[record].slot = chosen;
   LinkByUse(chosen);
   return {SlotId(chosen), slot.generation};
 }
@@ -311,10 +343,10 @@ void ExpertCache::LinkByUse(int32_t slot) {
     return records_[slots_[static_cast<size_t>(s)].record].last_use;
   };
   // Used now, or, as what only prompts want, so long ago that the place is near the oldest.
-  const int32_t end = options_.slots;
+  const int32_t end = classes_[slots_[static_cast<size_t>(slot)].slot_class].by_use_end;
   int32_t newer = end;
   if (last_use(slot) < event_) {
-    newer = by_use_.back().newer;
+    newer = by_use_[static_cast<size_t>(end)].newer;
     while (newer != end && last_use(newer) < last_use(slot)) {
       newer = by_use_[static_cast<size_t>(newer)].newer;
     }
@@ -329,12 +361,13 @@ void ExpertCache::LinkByUse(int32_t slot) {
 // stays as it is.
 void ExpertCache::Unlink(int32_t slot) {
   Neighbours& own = by_use_[static_cast<size_t>(slot)];
+  const int32_t end = classes_[slots_[static_cast<size_t>(slot)].slot_class].by_use_end;
   const bool linked =
-      own.older != options_.slots || own.newer != options_.slots || by_use_.back().newer == slot;
+      own.older != end || own.newer != end || by_use_[static_cast<size_t>(end)].newer == slot;
   if (!linked) return;
   by_use_[static_cast<size_t>(own.older)].newer = own.newer;
   by_use_[static_cast<size_t>(own.newer)].older = own.older;
-  own = {options_.slots, options_.slots};
+  own = {end, end};
 }
 
 void ExpertCache::Release(Slot& slot) {
@@ -344,10 +377,12 @@ void ExpertCache::Release(Slot& slot) {
   slot.state = SlotState::kFree;
   slot.pins = 0;
   slot.speculative = false;
+  ClassSlots& own = classes_[slot.slot_class];
   --slots_used_;
+  --own.used;
   const auto number = static_cast<int32_t>(&slot - slots_.data());
   if (plain_lru_) Unlink(number);
-  first_free_hint_ = std::min(first_free_hint_, number);
+  own.free_hint = std::min(own.free_hint, number);
 }
 
 std::span<const SlotRef> ExpertCache::WrongPrefetches(LayerId layer,
@@ -384,19 +419,18 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   event_open_ = true;
   layer_ = layer;
   ++event_;
-  candidates_[layer.index()].valid = false;
+  ForgetCandidates(layer);
   decisions_.clear();
   miss_order_.clear();
   miss_rank_.clear();
   digest_.Fold(uint64_t{1} << 56 | static_cast<uint64_t>(layer_order_[layer.index()]));
 
-  uint64_t decode_demand = 0;
-  for (const LayerDemand& demand : demands) decode_demand += demand.decode_rows > 0 ? 1 : 0;
-  const bool decodes = decode_demand > 0;
+  const bool decodes = std::any_of(demands.begin(), demands.end(),
+                                   [](const LayerDemand& d) { return d.decode_rows > 0; });
   uint32_t& step = layer_steps_[layer.index()];
   if (decodes) {
     ++step;
-    CountStep(layer, decode_demand);
+    CountStep(layer, demands);
     ForgetPredictions(layer);
   }
 
@@ -476,15 +510,18 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
 // Behind LRU by more than half a percent, and by more than starting or changing over may cost: rank
 // as LRU does, until the lead has melted to a quarter of a percent.
 void ExpertCache::CompareWithLru(std::span<const LayerDemand> demands, size_t base) {
-  shadow_uses_.clear();
+  for (ClassSlots& own : classes_) own.shadow_uses.clear();
   for (size_t i = 0; i < demands.size(); ++i) {
     if (demands[i].decode_rows == 0) continue;
-    shadow_uses_.push_back(base + demands[i].expert.index());
+    const size_t record = base + demands[i].expert.index();
+    ClassOf(record).shadow_uses.push_back(record);
     const DemandOutcome outcome = decisions_[i].outcome;
     const bool missed = outcome == DemandOutcome::kLoad || outcome == DemandOutcome::kBypass;
     stats_.decode_misses += missed ? 1 : 0;
   }
-  stats_.lru_misses += static_cast<uint64_t>(shadow_.OnEvent(shadow_uses_));
+  for (ClassSlots& own : classes_) {
+    stats_.lru_misses += static_cast<uint64_t>(own.shadow.OnEvent(own.shadow_uses));
+  }
   const uint64_t lru = stats_.lru_misses;
   if (stats_.ranks_by_recency) {
     stats_.ranks_by_recency = stats_.decode_misses > lru + lru / 400;
@@ -497,13 +534,19 @@ void ExpertCache::CompareWithLru(std::span<const LayerDemand> demands, size_t ba
   }
 }
 
-void ExpertCache::CountStep(LayerId layer, uint64_t demand) {
-  pass_demand_ += demand;
+void ExpertCache::CountStep(LayerId layer, std::span<const LayerDemand> demands) {
+  const size_t base = layer_base_[layer.index()];
+  for (const LayerDemand& demand : demands) {
+    if (demand.decode_rows > 0) ++ClassOf(base + demand.expert.index()).pass_demand;
+  }
   if (layer_order_[layer.index()] != moe_layers_ - 1) return;
-  stats_.demand_per_step = pass_demand_;
-  pass_demand_ = 0;
-  const auto slots = static_cast<uint64_t>(open_slots_);
-  stats_.thrashing = open_slots_ < options_.top_k * moe_layers_ || slots < stats_.demand_per_step;
+  stats_.demand_per_step = 0;
+  stats_.thrashing = open_slots_ < options_.top_k * moe_layers_;
+  for (ClassSlots& own : classes_) {
+    const uint64_t demand = std::exchange(own.pass_demand, 0);
+    stats_.demand_per_step += demand;
+    stats_.thrashing = stats_.thrashing || static_cast<uint64_t>(own.open) < demand;
+  }
 }
 
 void ExpertCache::EndLayer() {
@@ -523,7 +566,7 @@ void ExpertCache::EndLayer() {
 void ExpertCache::Predict(Record& record, LayerId layer, uint32_t probability_ppm) {
   record.prediction_ppm = std::max(probability_ppm, 1u);
   layer_predicted_[layer.index()] = 1;
-  candidates_[layer.index()].valid = false;
+  ForgetCandidates(layer);
   plain_lru_ = false;
 }
 
@@ -560,7 +603,7 @@ void ExpertCache::NotePrediction(ExpertKey key, uint32_t probability_ppm) {
 }
 
 ExpertCache::Slot& ExpertCache::Get(SlotRef ref) {
-  CHECK(ref.valid() && ref.slot.value < options_.slots);
+  CHECK(ref.valid() && ref.slot.index() < slots_.size());
   Slot& slot = slots_[ref.slot.index()];
   CHECK(slot.generation == ref.generation && slot.state == SlotState::kLoading);
   return slot;
@@ -568,7 +611,8 @@ ExpertCache::Slot& ExpertCache::Get(SlotRef ref) {
 
 bool ExpertCache::CloseSlots(int32_t count) {
   CHECK(!event_open_ && count >= 0);
-  if (count > open_slots_) return false;
+  ClassSlots& own = classes_.back();
+  if (count > own.open) return false;
   const auto closing = std::span(slots_).subspan(static_cast<size_t>(open_slots_ - count),
                                                  static_cast<size_t>(count));
   for (const Slot& slot : closing) {
@@ -576,19 +620,22 @@ bool ExpertCache::CloseSlots(int32_t count) {
   }
   for (Slot& slot : closing) {
     if (slot.state == SlotState::kFree) continue;
-    candidates_[slot.key.layer.index()].valid = false;
+    ForgetCandidates(slot.key.layer);
     Evict(slot, false);
   }
   open_slots_ -= count;
-  shadow_.SetSlots(open_slots_);
+  own.open -= count;
+  own.shadow.SetSlots(own.open);
   digest_.Fold(uint64_t{9} << 56 | static_cast<uint64_t>(open_slots_));
   return true;
 }
 
 void ExpertCache::OpenSlots(int32_t count) {
-  CHECK(!event_open_ && count >= 0 && count <= options_.slots - open_slots_);
+  ClassSlots& own = classes_.back();
+  CHECK(!event_open_ && count >= 0 && count <= options_.slots.back() - own.open);
   open_slots_ += count;
-  shadow_.SetSlots(open_slots_);
+  own.open += count;
+  own.shadow.SetSlots(own.open);
   digest_.Fold(uint64_t{10} << 56 | static_cast<uint64_t>(open_slots_));
 }
 
@@ -631,7 +678,7 @@ SlotRef ExpertCache::SlotOf(ExpertKey key) const {
 }
 
 bool ExpertCache::IsSpeculative(SlotRef ref) const {
-  CHECK(ref.valid() && ref.slot.value < options_.slots);
+  CHECK(ref.valid() && ref.slot.index() < slots_.size());
   const Slot& slot = slots_[ref.slot.index()];
   CHECK(slot.generation == ref.generation && slot.state != SlotState::kFree);
   return slot.speculative;
@@ -639,31 +686,20 @@ bool ExpertCache::IsSpeculative(SlotRef ref) const {
 
 Status ExpertCache::CheckInvariants() const {
   int32_t used = 0;
+  int32_t open = 0;
   int32_t ready = 0;
   int32_t speculative = 0;
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    const Slot& slot = slots_[s];
-    const std::string where = "slot " + std::to_string(s) + ": ";
-    if (slot.state == SlotState::kFree) {
-      if (slot.key.layer.valid() || slot.pins != 0 || slot.speculative) {
-        return Internal(where + "free, but still has an owner");
-      }
-      if (static_cast<int32_t>(s) < first_free_hint_) return Internal(where + "free, but hidden");
-      continue;
-    }
-    if (static_cast<int32_t>(s) >= open_slots_) return Internal(where + "closed, but used");
-    ++used;
+  for (size_t c = 0; c < classes_.size(); ++c) {
+    RETURN_IF_ERROR(CheckSlots(classes_[c], options_.slots[c]));
+    used += classes_[c].used;
+    open += classes_[c].open;
+  }
+  for (const Slot& slot : slots_) {
     ready += slot.state == SlotState::kReady ? 1 : 0;
     speculative += slot.state == SlotState::kLoading && slot.speculative ? 1 : 0;
-    if (records_[Index(slot.key)].slot != static_cast<int32_t>(s)) {
-      return Internal(where + Name(slot.key) + " does not point back");
-    }
-    if (slot.pins < 0) return Internal(where + "negative pins");
-    if (slot.pins > (event_open_ ? 1 : 0)) return Internal(where + "pinned outside its event");
-    if (slot.pins > 0 && slot.speculative) return Internal(where + "used, but speculative");
   }
-  if (used > open_slots_) return Internal("more slots are used than are open");
   if (used != slots_used_ || ready != slots_ready_) return Internal("slot counts are off");
+  if (open != open_slots_) return Internal("the count of open slots is off");
   if (speculative != speculative_loads_) return Internal("count of speculative loads is off");
   size_t present = 0;
   for (const Record& record : records_) present += record.slot >= 0 ? 1 : 0;
@@ -678,33 +714,62 @@ Status ExpertCache::CheckInvariants() const {
       }
     }
   }
-  for (size_t layer = 0; layer < candidates_.size(); ++layer) {
-    if (!candidates_[layer].valid) continue;
-    const Status status = CheckCandidates(layer);
-    if (!status.ok()) return status;
+  for (const LayerCandidates& own : candidates_) {
+    if (own.valid) RETURN_IF_ERROR(CheckCandidates(own));
   }
-  if (!shadow_.IsConsistent()) return Internal("the shadow of LRU is out of order");
   if (stats_.bytes_wasted > stats_.bytes_prefetch) return Internal("more wasted than prefetched");
   return OkStatus();
 }
 
-// Those of a layer are exactly its experts that may leave, in today's order.
-Status ExpertCache::CheckCandidates(size_t layer) const {
-  const LayerId id(static_cast<int32_t>(layer));
-  const std::string where = "layer " + std::to_string(layer) + ": ";
-  size_t may_leave = 0;
-  for (const Slot& slot : slots_) may_leave += slot.key.layer == id && MayLeave(slot) ? 1 : 0;
-  const LayerCandidates& own = candidates_[layer];
-  if (own.all.size() != may_leave) return Internal(where + "not all who may leave are candidates");
+// Of a class with `count` slots, closed ones included.
+Status ExpertCache::CheckSlots(const ClassSlots& own, int32_t count) const {
+  int32_t used = 0;
+  for (int32_t s = own.first; s < own.first + count; ++s) {
+    const Slot& slot = slots_[static_cast<size_t>(s)];
+    const std::string where = "slot " + std::to_string(s) + ": ";
+    if (&classes_[slot.slot_class] != &own) return Internal(where + "of another class");
+    if (slot.state == SlotState::kFree) {
+      if (slot.key.layer.valid() || slot.pins != 0 || slot.speculative) {
+        return Internal(where + "free, but still has an owner");
+      }
+      if (s < own.free_hint) return Internal(where + "free, but hidden");
+      continue;
+    }
+    if (s >= own.first + own.open) return Internal(where + "closed, but used");
+    ++used;
+    if (records_[Index(slot.key)].slot != s) {
+      return Internal(where + Name(slot.key) + " does not point back");
+    }
+    if (!options_.slot_class.empty() && options_.slot_class[slot.record] != slot.slot_class) {
+      return Internal(where + Name(slot.key) + " is of another class");
+    }
+    if (slot.pins < 0) return Internal(where + "negative pins");
+    if (slot.pins > (event_open_ ? 1 : 0)) return Internal(where + "pinned outside its event");
+    if (slot.pins > 0 && slot.speculative) return Internal(where + "used, but speculative");
+  }
+  if (used > own.open) return Internal("more slots are used than are open");
+  if (used != own.used) return Internal("the count of a class's slots is off");
+  if (!own.shadow.IsConsistent()) return Internal("the shadow of LRU is out of order");
+  return OkStatus();
+}
+
+// They are exactly the experts of their layer and class that may leave, in today's order.
+Status ExpertCache::CheckCandidates(const LayerCandidates& own) const {
+  const std::string where = "layer " + std::to_string(own.layer.value) + ": ";
+  const auto may_leave = [&](const Slot& slot) {
+    return slot.key.layer == own.layer && slot.slot_class == own.slot_class && MayLeave(slot);
+  };
+  const auto count = static_cast<size_t>(std::count_if(slots_.begin(), slots_.end(), may_leave));
+  if (own.all.size() != count) return Internal(where + "not all who may leave are candidates");
   for (const Candidate& c : own.all) {
     const Slot& slot = slots_[static_cast<size_t>(c.slot)];
-    if (slot.key.layer != id || !MayLeave(slot))
-      return Internal(where + "a candidate may not leave");
+    if (!may_leave(slot)) return Internal(where + "a candidate may not leave");
     const Record& record = records_[slot.record];
     if (c.last_use != record.last_use) {
       return Internal(where + "a candidate was used since it was ranked");
     }
-    if (MoveTogether(layer) && RankNow(layer, c) != RankOf(record, id, record.prediction_ppm)) {
+    if (MoveTogether(own.layer) &&
+        RankNow(own, c) != RankOf(record, own.layer, record.prediction_ppm)) {
       return Internal(where + "a candidate has another rank by now");
     }
   }

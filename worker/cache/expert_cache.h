@@ -7,6 +7,9 @@
 // enters, and a miss without an acceptable victim is an ordinary answer (kBypass: the expert goes
 // through a streaming buffer).
 //
+// Slots may have several sizes (slot_classes.h). An expert takes slots of its class alone, so each
+// class has free slots, victims and a shadow of its own; ranks are the same for all.
+//
 // An event is one (step, layer). Victims come from the low level first; within a level the expert
 // with the largest expected distance to its next use goes, counted in steps:
 //     d / L + (1 - p) / F
@@ -52,8 +55,9 @@ enum class CacheRanking : uint8_t {
 struct ExpertCacheOptions {
   std::vector<int32_t> experts;       // per layer of the model; 0: no MoE in this layer
   std::vector<uint64_t> block_bytes;  // per expert, layer by layer
+  std::vector<uint8_t> slot_class;    // of each expert, as block_bytes; empty: there is one class
   int32_t top_k = 0;
-  int32_t slots = 0;
+  std::vector<int32_t> slots = {0};  // of each class; they are numbered class by class
   // An expert used by this many decode rows of one event is shared: high level.
   int32_t shared_rows = 4;
   // A prediction at least this likely keeps an expert in the high level until its layer comes.
@@ -111,14 +115,15 @@ struct ExpertCacheStats {
   uint64_t decode_misses = 0;
   uint64_t lru_switches = 0;
   bool ranks_by_recency = false;  // now: LRU does better, or was asked for
-  // Fewer slots than one token needs, or than the latest pass used: the working set does not fit,
-  // a stable part of it is kept (FIELD 22).
+  // Fewer slots than one token needs, or, in a class, than the latest pass used: the working set
+  // does not fit, a stable part of it is kept (FIELD 22).
   bool thrashing = false;
 };
 
 class ExpertCache {
  public:
-  // REQUIRES: block_bytes has one entry per expert; slots >= 0
+  // REQUIRES: block_bytes has one entry per expert, and so has slot_class unless it is empty; slots
+  // has at least one class, each >= 0
   explicit ExpertCache(ExpertCacheOptions options);
 
   // Loads under way for `layer` that nobody in `demands` needs: cancel these before BeginLayer().
@@ -143,9 +148,9 @@ class ExpertCache {
   // The same forecast for an expert that is resident: protects it, loads nothing.
   void NotePrediction(ExpertKey key, uint32_t probability_ppm);
 
-  // The last `count` slots hold nothing from now on, so that their memory is free for something
-  // else. False, and nothing changes, when one is in use or loading, or there are not so many. Not
-  // within an event.
+  // The last `count` slots, which are of the last class, hold nothing from now on, so that their
+  // memory is free for something else. False, and nothing changes, when one is in use or loading,
+  // or the class has not so many. Not within an event.
   bool CloseSlots(int32_t count);
   // The last ones that were closed are there again. REQUIRES: so many are closed
   void OpenSlots(int32_t count);
@@ -165,6 +170,8 @@ class ExpertCache {
   uint64_t BlockBytes(ExpertKey key) const { return options_.block_bytes[Index(key)]; }
   int32_t slots() const { return open_slots_; }  // closed ones are not counted
   int32_t slots_used() const { return slots_used_; }
+  size_t slot_classes() const { return classes_.size(); }
+  int32_t slots_of(size_t slot_class) const { return classes_[slot_class].open; }
   bool AllResident() const { return slots_ready_ == static_cast<int32_t>(records_.size()); }
   // MoE layers from the current event's layer until `layer` comes: 1..L.
   int32_t LayerDistance(LayerId layer) const;
@@ -192,7 +199,8 @@ class ExpertCache {
     int32_t pins = 0;
     uint32_t generation = 0;
     bool speculative = false;  // prefetched, no use yet
-    size_t record = 0;         // of `key`, unless free
+    uint8_t slot_class = 0;
+    size_t record = 0;  // of `key`, unless free
   };
   struct Rank {  // larger: leaves first
     bool low = true;
@@ -207,10 +215,13 @@ class ExpertCache {
     int32_t slot = 0;
   };
 
-  // The experts of one layer that may leave, with their ranks in the event in which they were
-  // collected. Until the layer's next event, a new prediction or a new forecast these only move
-  // together, so their order stays. Few layers lose more than one: a heap is made for the second.
+  // The experts of one layer and class that may leave, with their ranks in the event in which they
+  // were collected. Until the layer's next event, a new prediction or a new forecast these only
+  // move together, so their order stays. Few layers lose more than one: a heap is made for the
+  // second.
   struct LayerCandidates {
+    LayerId layer;
+    uint8_t slot_class = 0;
     bool valid = false;
     bool heaped = false;         // a heap, first to leave on top
     size_t first = 0;            // unless heaped: the first to leave
@@ -223,14 +234,29 @@ class ExpertCache {
     void DropFirst();
   };
 
+  struct ClassSlots {
+    int32_t first = 0;
+    int32_t open = 0;  // the first ones of them
+    int32_t used = 0;
+    int32_t free_hint = 0;   // no free slot of the class below this one
+    int32_t by_use_end = 0;  // of its ring in by_use_
+    ShadowLru shadow;
+    std::vector<size_t> shadow_uses;  // of the event
+    uint64_t pass_demand = 0;         // so far in the current pass over the layers
+  };
+
   static bool LeavesLater(const Candidate& a, const Candidate& b) {
     if (a.rank != b.rank) return a.rank < b.rank;
     if (a.last_use != b.last_use) return a.last_use > b.last_use;
     return a.slot > b.slot;
   }
+  void MakeSlots();
   void Predict(Record& record, LayerId layer, uint32_t probability_ppm);
   void ForgetPredictions(LayerId layer);
   size_t Index(ExpertKey key) const;
+  ClassSlots& ClassOf(size_t record) {
+    return classes_[options_.slot_class.empty() ? 0 : options_.slot_class[record]];
+  }
   uint32_t Rate(const Record& record, uint32_t layer_step) const;
   Rank RankOf(const Record& record, LayerId layer, uint32_t prediction_ppm) const;
   // From the latest event's layer until `layer` comes again, in 1/1024 steps.
@@ -242,27 +268,30 @@ class ExpertCache {
     return slot.state == SlotState::kReady && slot.pins == 0;
   }
   void ForgetCandidates();
+  void ForgetCandidates(LayerId layer);
   // `slot` may leave from now on.
   void AddCandidate(const Slot& slot);
-  void CollectCandidates(size_t layer);
-  bool MoveTogether(size_t layer) const;
-  Rank RankNow(size_t layer, const Candidate& candidate) const;
-  // Who leaves first of its layer, with its rank as of now; null: nobody may leave.
-  const Candidate* FirstToLeave(size_t layer, Rank* rank);
-  // The slot that the newcomer gets by eviction; -1: none.
-  int32_t Victim(const Rank& newcomer);
-  int32_t OldestSlot() const;
+  void CollectCandidates(LayerCandidates* own);
+  bool MoveTogether(LayerId layer) const;
+  Rank RankNow(const LayerCandidates& own, const Candidate& candidate) const;
+  // Who leaves first, with its rank as of now; null: nobody may leave.
+  const Candidate* FirstToLeave(LayerCandidates* own, Rank* rank);
+  // The slot of the class that the newcomer gets by eviction; -1: none.
+  int32_t Victim(const ClassSlots& own, const Rank& newcomer);
+  int32_t OldestSlot(const ClassSlots& own) const;
   void Evict(Slot& slot, bool for_prefetch);
   void LinkByUse(int32_t slot);
   void Unlink(int32_t slot);
-  // Takes the lowest free slot, or the worst candidate if it ranks after `newcomer`.
+  // Takes the lowest free slot of the expert's class, or the worst candidate if it ranks after
+  // `newcomer`.
   SlotRef Claim(ExpertKey key, const Rank& newcomer, bool may_evict, bool for_prefetch,
                 ExpertKey* victim);
   void Release(Slot& slot);
-  void CountStep(LayerId layer, uint64_t demand);
+  void CountStep(LayerId layer, std::span<const LayerDemand> demands);
   void CompareWithLru(std::span<const LayerDemand> demands, size_t base);
   Slot& Get(SlotRef ref);
-  Status CheckCandidates(size_t layer) const;
+  Status CheckSlots(const ClassSlots& own, int32_t count) const;
+  Status CheckCandidates(const LayerCandidates& own) const;
 
   ExpertCacheOptions options_;
   std::vector<size_t> layer_base_;        // first record of a layer
@@ -273,23 +302,23 @@ class ExpertCache {
   int32_t moe_layers_ = 0;
   std::vector<Record> records_;
   std::span<const uint32_t> forecast_;  // by record; empty: none
+  std::vector<ClassSlots> classes_;
   std::vector<Slot> slots_;
   int32_t open_slots_ = 0;
   int32_t slots_used_ = 0;
   int32_t slots_ready_ = 0;
-  int32_t first_free_hint_ = 0;  // no free slot below this one
 
   bool event_open_ = false;
   LayerId layer_;  // of the latest event
   uint64_t event_ = 0;
-  uint64_t pass_demand_ = 0;  // demand so far in the current pass over the layers
   std::vector<DemandDecision> decisions_;
   std::vector<SlotRef> wrong_;
   std::vector<int32_t> miss_order_;
   std::vector<Rank> miss_rank_;
-  std::vector<LayerCandidates> candidates_;  // by layer
-  // Slots by their latest use, oldest first, in a ring; entry `slots` is its end. In use as long as
-  // plain LRU was asked for and nothing predicted: then no other order can matter.
+  std::vector<LayerCandidates> candidates_;  // by layer and class
+  // Slots of a class by their latest use, oldest first, in a ring; entries beyond those of the
+  // slots are its ends, one a class. In use as long as plain LRU was asked for and nothing
+  // predicted: then no other order can matter.
   struct Neighbours {
     int32_t older = 0;
     int32_t newer = 0;
@@ -297,8 +326,6 @@ class ExpertCache {
   std::vector<Neighbours> by_use_;
   bool plain_lru_ = false;
   int32_t speculative_loads_ = 0;  // prefetched slots that are loading
-  ShadowLru shadow_;
-  std::vector<size_t> shadow_uses_;  // of the event
 
   ExpertCacheStats stats_;
   Digest digest_;

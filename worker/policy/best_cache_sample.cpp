@@ -10,16 +10,16 @@ namespace expertflow {
 BestCacheSample::BestCacheSample(const BestCacheSampleOptions& options)
     : options_(options), pause_left_(options.pause_events), events_{0} {
   CHECK(options_.counted_events > 0 && options_.counted_events <= options_.window_events);
-  CHECK(options_.pause_events >= 0 && options_.slots >= 0);
+  CHECK(options_.pause_events >= 0 && !options_.slots.empty());
+  CHECK(options_.slot_class.empty() || options_.slot_class.size() == options_.experts);
 }
 
 void BestCacheSample::Begin(std::span<const size_t> resident) {
-  CHECK(resident.size() <= static_cast<size_t>(options_.slots));
   resident_.assign(resident.begin(), resident.end());
 }
 
 void BestCacheSample::SetSlots(int32_t slots) {
-  options_.slots = slots;
+  options_.slots.back() = slots;
   if (pause_left_ > 0) return;
   window_ = {};
   uses_.clear();
@@ -61,18 +61,23 @@ uint64_t BestCacheSample::BestMisses() {
       next[i] = std::exchange(upcoming[uses_[i]], static_cast<uint32_t>(event));
     }
   }
-  // Residents by next use, the last one on top; entries that are no longer true are skipped.
+  // Residents of each class by next use, the last one on top; entries that are no longer true are
+  // skipped.
+  struct Residents {
+    std::vector<std::pair<uint32_t, size_t>> heap;
+    int32_t count = 0;
+  };
   std::vector<uint32_t> held(options_.experts, 0);  // next use + 1; 0: not resident
-  std::vector<std::pair<uint32_t, size_t>> heap;
-  size_t count = 0;
+  std::vector<Residents> residents(options_.slots.size());
   const auto hold = [&](size_t expert, uint32_t at) {
+    auto& heap = residents[ClassOf(expert)].heap;
     held[expert] = at == kNever ? kNever : at + 1;
     heap.emplace_back(held[expert], expert);
     std::push_heap(heap.begin(), heap.end());
   };
   for (const size_t expert : resident_) {
     hold(expert, upcoming[expert]);
-    ++count;
+    ++residents[ClassOf(expert)].count;
   }
   uint64_t misses = 0;
   std::vector<size_t> missing;
@@ -91,7 +96,9 @@ uint64_t BestCacheSample::BestMisses() {
     for (const size_t i : missing) {
       ++misses;
       const uint32_t own = next[i] == kNever ? kNever : next[i] + 1;
-      if (count < static_cast<size_t>(options_.slots)) {
+      const size_t slot_class = ClassOf(uses_[i]);
+      auto& [heap, count] = residents[slot_class];
+      if (count < options_.slots[slot_class]) {
         ++count;
         hold(uses_[i], next[i]);
         continue;

@@ -14,8 +14,9 @@
 namespace expertflow {
 
 struct BestCacheSampleOptions {
-  size_t experts = 0;  // numbered through
-  int32_t slots = 0;
+  size_t experts = 0;                // numbered through
+  std::vector<uint8_t> slot_class;   // of each; empty: there is one class
+  std::vector<int32_t> slots = {0};  // of each class
   int32_t window_events = 0;
   int32_t counted_events = 0;  // the first of them
   int32_t pause_events = 0;    // between two windows
@@ -38,7 +39,7 @@ class BestCacheSample {
   bool WantsBegin() const { return pause_left_ == 0 && events_.size() == 1 && uses_.empty(); }
   // `resident`: distinct, at most as many as there are slots.
   void Begin(std::span<const size_t> resident);
-  // From now on; a window that has begun does not count.
+  // Of the last class, from now on; a window that has begun does not count.
   void SetSlots(int32_t slots);
   // Distinct experts of an event, and how many of them each missed. Outside of a window it waits.
   void OnEvent(std::span<const size_t> uses, uint64_t misses, uint64_t lru_misses);
@@ -46,6 +47,9 @@ class BestCacheSample {
   const Counts& counts() const { return counts_; }
 
  private:
+  size_t ClassOf(size_t expert) const {
+    return options_.slot_class.empty() ? 0 : options_.slot_class[expert];
+  }
   uint64_t BestMisses();
 
   BestCacheSampleOptions options_;

@@ -59,6 +59,7 @@ ExpertPolicy::ExpertPolicy(ExpertPolicyOptions options, std::unique_ptr<StrideCo
   if (options_.samples_best_cache && moe_layers > 0) {
     best_ = std::make_unique<BestCacheSample>(
         BestCacheSampleOptions{.experts = all,
+                               .slot_class = options_.cache.slot_class,
                                .slots = options_.cache.slots,
                                .window_events = kSamplePasses * moe_layers,
                                .counted_events = kCountedPasses * moe_layers,
@@ -66,7 +67,7 @@ ExpertPolicy::ExpertPolicy(ExpertPolicyOptions options, std::unique_ptr<StrideCo
   }
   if (options_.forecaster != nullptr) {
     CHECK(ForecasterFits(*options_.forecaster, options_.cache.experts));
-    ranks_ = std::make_unique<ForecastRanks>(options_.forecaster, options_.cache.slots,
+    ranks_ = std::make_unique<ForecastRanks>(options_.forecaster, cache_.slots(),
                                              options_.sequences_max);
   }
 }
@@ -203,7 +204,7 @@ void ExpertPolicy::OpenSlots(int32_t count) {
 }
 
 void ExpertPolicy::FollowSlots() {
-  if (best_ != nullptr) best_->SetSlots(cache_.slots());
+  if (best_ != nullptr) best_->SetSlots(cache_.slots_of(cache_.slot_classes() - 1));
   if (ranks_ != nullptr) ranks_->SetSlots(cache_.slots());
 }
 

@@ -45,14 +45,14 @@ TEST(OpenModelTest, CheckpointIsDescribedFromItsHeaders) {
   ASSERT_TRUE(model.ok()) << model.status().ToString();
   EXPECT_TRUE(model->has_weights);
   EXPECT_TRUE(model->store_file.empty());
-  EXPECT_EQ(model->sizes.expert_count, 27);
+  EXPECT_EQ(model->sizes.expert_count(), 27);
   EXPECT_EQ(model->expert_dtypes, std::vector<DType>{DType::kBF16});
 }
 
 TEST(OpenModelTest, ConfigAloneWillDoForTheShapes) {
   const Result<ModelSource> model = OpenModelOrConfig(kTinyConfig);
   ASSERT_TRUE(model.ok()) << model.status().ToString();
-  EXPECT_EQ(model->sizes.expert_count, 12 * 48);
+  EXPECT_EQ(model->sizes.expert_count(), 12 * 48);
 
   const ScratchFolder folder;
   const std::string config = folder.Write("config.json", model->config_json);
@@ -69,7 +69,7 @@ TEST(OpenModelTest, SizesFromTheConfigAreThoseOfTheCheckpoint) {
   const Result<ModelSource> shapes = OpenModelOrConfig(std::string(kGolden) + "/config.json");
   ASSERT_TRUE(weights.ok() && shapes.ok());
   EXPECT_FALSE(shapes->has_weights);
-  EXPECT_EQ(shapes->sizes.expert_block_bytes, weights->sizes.expert_block_bytes);
+  EXPECT_EQ(shapes->sizes.expert_block_bytes(), weights->sizes.expert_block_bytes());
   EXPECT_EQ(shapes->sizes.expert_bytes, weights->sizes.expert_bytes);
 }
 

@@ -32,10 +32,25 @@ std::unique_ptr<FaultDevice> MakeDevice(uint64_t link_bytes_per_second) {
   return std::make_unique<FaultDevice>(std::move(device).value());
 }
 
+// `slots` in all, each class with about the same share of its experts.
+std::vector<int32_t> SlotsByClass(const RandomMoe& model, int32_t slots) {
+  std::vector<int32_t> of_class;
+  int64_t experts = 0;
+  int32_t given = 0;
+  for (const SlotClass& c : SlotClassesOfSource(model)) {
+    experts += c.experts;
+    const auto all = static_cast<int32_t>(slots * experts / RandomMoe::TotalExperts());
+    of_class.push_back(all - given);
+    given = all;
+  }
+  return of_class;
+}
+
 struct Rig {
   Rig(DType dtype, CachedExecutorOptions options, uint64_t link_bytes_per_second = 0)
       : model(dtype), device(MakeDevice(link_bytes_per_second)) {
     options.top_k = RandomMoe::kTopK;
+    options.slots = SlotsByClass(model, options.slots.front());
     const uint64_t bytes = CachedExecutorMemoryBytes(model, options.slots, options.stream_buffers);
     auto allocation = device->Allocate(bytes);
     EXPECT_TRUE(allocation.ok()) << allocation.status().ToString();
@@ -85,7 +100,7 @@ struct Rig {
 
 CachedExecutorOptions Options(int32_t slots, int32_t stride = 2) {
   CachedExecutorOptions options;
-  options.slots = slots;
+  options.slots = {slots};  // Rig divides them
   options.stride = stride;
   options.poison = true;
   options.prefetch.min_probability_ppm = 200'000;
@@ -163,6 +178,7 @@ TEST(CachedExecutor, AForecasterOfOtherLayersIsRefused) {
   Rig rig(DType::kBF16, Options(2));
   CachedExecutorOptions options = Options(2);
   options.top_k = RandomMoe::kTopK;
+  options.slots = SlotsByClass(rig.model, 2);
   options.memory = rig.memory->data();
   options.memory_bytes = rig.memory->bytes();
   options.forecaster = std::make_shared<NextUseModel>(testing::RandomForecaster({8, 8}, 5, 2));
@@ -367,6 +383,9 @@ TEST(CachedExecutor, BadOptionsAndCallsAreRefused) {
   const auto device = MakeDevice(0);
   CachedExecutorOptions options = Options(4);
   options.top_k = RandomMoe::kTopK;
+  EXPECT_THAT(CachedExecutor::Create(*device, model, options).status().message(),
+              HasSubstr("slots of 1 sizes for blocks of 2"));
+  options.slots = SlotsByClass(model, 4);
   EXPECT_EQ(CachedExecutor::Create(*device, model, options).status().code(),
             StatusCode::kResourceExhausted);
   options.stream_buffers = 1;

@@ -40,10 +40,7 @@ constexpr uint64_t kBlockBytes = 1024;  // of the KV cache
 
 MemoryPlanInput Input() {
   MemoryPlanInput input;
-  input.store = {.dense_bytes = 7777,
-                 .expert_bytes = 10 * 5000,
-                 .expert_block_bytes = 5000,
-                 .expert_count = 10};
+  input.store = {.dense_bytes = 7777, .expert_bytes = 10 * 5000, .expert_blocks = {{5000, 10}}};
   input.sequences_max = 3;
   input.prefill_tokens_max = 20;
   return input;
@@ -134,9 +131,9 @@ TEST(MemoryPlan, FIELD_46_LessThanOneExpertIsRefused) {
 
 TEST(MemoryPlan, BlocksOfWholePagesAreNotRoundedUp) {
   MemoryPlanInput input = Input();
-  input.store.expert_block_bytes = 4096;
+  input.store.expert_blocks = {{4096, 10}};
   EXPECT_EQ(MustPlan(input).slot_bytes, 4096u);
-  input.store.expert_block_bytes = 4097;
+  input.store.expert_blocks = {{4097, 10}};
   EXPECT_EQ(MustPlan(input).slot_bytes, 8192u);
 }
 
@@ -242,6 +239,7 @@ TEST(MemoryPlan, JsonHoldsTheNumbers) {
   EXPECT_EQ(
       MemoryPlanJson(plan),
       R"({"in_place":false,"dense_bytes":7777,"expert_slots":2,"slot_bytes":8192,)"
+      R"("slot_classes":[{"slot_bytes":8192,"experts":10,"slots":2}],)"
       R"("expert_bytes":16384,"streaming_buffers":2,"streaming_bytes":16384,"kv_dtype":"F32",)"
       R"("kv_blocks":21,"kv_blocks_most":21,)"
       R"("kv_tokens":336,"kv_bytes":21504,"workspace_bytes":23100000,"experts_total":10,)"
@@ -274,6 +272,56 @@ TEST(MemoryPlan, TheKvCacheMayGrowIntoSlots) {
   input.kv_memory_most_bytes = 5 * kBlockBytes;
   input.in_place = true;
   EXPECT_THAT(MustRefuse(input), HasSubstr("no expert slots"));
+}
+
+// Ten experts of two pages and thirty of one.
+MemoryPlanInput MixedInput() {
+  MemoryPlanInput input = Input();
+  input.store.expert_blocks = {{4000, 30}, {8192, 10}};
+  input.store.expert_bytes = 10 * 8192 + 30 * 4000;
+  return input;
+}
+
+TEST(MemoryPlan, FIELD_46_SlotsOfSeveralSizes) {
+  const struct {
+    ByteBudget budget;
+    int64_t large;
+    int64_t small;
+  } cases[] = {
+      {Percent(0), 0, 0},          {Percent(10), 1, 3},         {Percent(50), 5, 15},
+      {Percent(100), 10, 30},      {Bytes(3 * 4096), 1, 1},     {Bytes(25 * 4096), 5, 15},
+      {Bytes(4 * 4096), 1, 2},     {Bytes(5 * 4096 - 1), 1, 2}, {Bytes(50 * 4096 - 1), 10, 29},
+      {Bytes(UINT64_MAX), 10, 30},
+  };
+  for (const auto& [budget, large, small] : cases) {
+    MemoryPlanInput input = MixedInput();
+    input.expert_memory = budget;
+    const MemoryPlan plan = MustPlan(input);
+    ASSERT_EQ(plan.slot_classes.size(), 2u);
+    EXPECT_EQ(plan.slot_classes[0].slots, large) << budget.percent << " % " << budget.bytes;
+    EXPECT_EQ(plan.slot_classes[1].slots, small) << budget.percent << " % " << budget.bytes;
+    EXPECT_EQ(plan.expert_slots, large + small);
+    EXPECT_EQ(plan.experts_total, 40);
+    EXPECT_EQ(plan.expert_bytes, static_cast<uint64_t>(large * 8192 + small * 4096));
+    EXPECT_EQ(plan.slot_bytes, 8192u);
+    EXPECT_EQ(plan.streaming_bytes, 2 * 8192u);
+  }
+  for (const ByteBudget& budget : {Percent(9), Bytes(3 * 4096 - 1)}) {
+    MemoryPlanInput input = MixedInput();
+    input.expert_memory = budget;
+    EXPECT_THAT(MustRefuse(input), HasSubstr("less than one expert of each of 2 sizes (12.3 kB)"));
+  }
+}
+
+TEST(MemoryPlan, TheKvCacheGrowsIntoTheSmallestSlots) {
+  MemoryPlanInput input = MixedInput();
+  input.expert_memory = Percent(50);
+  input.kv_memory_bytes = 4 * kBlockBytes;
+  input.kv_memory_most_bytes = uint64_t{1} << 50;
+  const MemoryPlan plan = MustPlan(input);
+  EXPECT_EQ(plan.exchange.slots, 1);
+  EXPECT_EQ(plan.exchange.blocks, 4);
+  EXPECT_EQ(plan.exchanges_most, 15);
 }
 
 // What the plan says is what the engine takes from the device.

@@ -15,7 +15,7 @@ ExpertCacheOptions Options(int32_t layers, int32_t experts, int32_t top_k, int32
   options.experts.assign(static_cast<size_t>(layers), experts);
   options.block_bytes.assign(static_cast<size_t>(layers * experts), 1000);
   options.top_k = top_k;
-  options.slots = slots;
+  options.slots = {slots};
   return options;
 }
 
@@ -256,14 +256,24 @@ class Random {
   uint64_t state_;
 };
 
+// The classes of 48 experts, drawn.
+std::vector<uint8_t> RandomClasses(uint64_t seed, uint32_t classes) {
+  Random random(seed + 2000);
+  std::vector<uint8_t> drawn(48);
+  for (uint8_t& c : drawn) c = static_cast<uint8_t>(random.Below(classes));
+  return drawn;
+}
+
 // Events in any order that a driver may produce, invariants after each.
-uint64_t RandomEvents(uint64_t seed, int events, int32_t slots,
+uint64_t RandomEvents(uint64_t seed, int events, const std::vector<int32_t>& slots,
                       CacheRanking ranking = CacheRanking::kGuarded, bool forecasts = false,
-                      bool closes = false) {
+                      bool closes = false, std::vector<uint8_t> slot_class = {}) {
   Random random(seed);
   Random of_forecast(seed + 1000);
   std::vector<uint32_t> forecast(48);
-  ExpertCacheOptions options = Options(5, 12, 3, slots);
+  ExpertCacheOptions options = Options(5, 12, 3, 0);
+  options.slots = slots;
+  options.slot_class = std::move(slot_class);
   options.experts[2] = 0;  // a dense layer
   options.block_bytes.resize(48);
   options.ranking = ranking;
@@ -326,10 +336,11 @@ uint64_t RandomEvents(uint64_t seed, int events, int32_t slots,
     if (closes && !open && of_forecast.Below(8) == 0) {
       const auto count = static_cast<int32_t>(1 + of_forecast.Below(3));
       const int32_t before = cache.slots();
+      const int32_t last = cache.slots_of(slots.size() - 1);
       if (of_forecast.Below(2) == 0) {
         const bool closed = cache.CloseSlots(count);
         EXPECT_EQ(cache.slots(), closed ? before - count : before);
-      } else if (before + count <= slots) {
+      } else if (last + count <= slots.back()) {
         cache.OpenSlots(count);
       }
     }
@@ -345,7 +356,7 @@ uint64_t RandomEvents(uint64_t seed, int events, int32_t slots,
 TEST(ExpertCache, InvariantsHoldUnderRandomEvents) {
   const int32_t slots[] = {0, 1, 2, 7, 20, 48};
   for (uint64_t seed = 0; seed < 12; ++seed) {
-    const int32_t n = slots[seed % 6];
+    const std::vector<int32_t> n = {slots[seed % 6]};
     EXPECT_EQ(RandomEvents(seed, 10'000, n), RandomEvents(seed, 10'000, n));
     RandomEvents(seed, 5'000, n, CacheRanking::kNextUse);
     RandomEvents(seed, 5'000, n, CacheRanking::kRecency);
@@ -353,6 +364,126 @@ TEST(ExpertCache, InvariantsHoldUnderRandomEvents) {
     RandomEvents(seed, 5'000, n, CacheRanking::kGuarded, false, true);
     RandomEvents(seed, 5'000, n, CacheRanking::kRecency, true, true);
   }
+}
+
+TEST(ExpertCache, InvariantsHoldUnderRandomEventsWithSeveralClasses) {
+  const std::vector<int32_t> slots[] = {{0, 3},     {4, 9},    {20, 30},   {1, 1},
+                                        {2, 5, 11}, {9, 0, 7}, {16, 4, 16}};
+  for (uint64_t seed = 0; seed < 14; ++seed) {
+    const std::vector<int32_t>& n = slots[seed % 7];
+    const auto classes = RandomClasses(seed, static_cast<uint32_t>(n.size()));
+    const auto run = [&](CacheRanking ranking, bool forecasts, bool closes) {
+      return RandomEvents(seed, 5'000, n, ranking, forecasts, closes, classes);
+    };
+    EXPECT_EQ(run(CacheRanking::kGuarded, false, false), run(CacheRanking::kGuarded, false, false));
+    run(CacheRanking::kNextUse, false, true);
+    run(CacheRanking::kRecency, false, false);
+    run(CacheRanking::kGuarded, true, false);
+    run(CacheRanking::kGuarded, false, true);
+    run(CacheRanking::kRecency, true, true);
+  }
+}
+
+TEST(ExpertCache, AClassThatHasAllExpertsIsTheOnlyOne) {
+  const uint64_t alone = RandomEvents(7, 5'000, {9});
+  EXPECT_EQ(RandomEvents(7, 5'000, {9}, CacheRanking::kGuarded, false, false,
+                         std::vector<uint8_t>(48, 0)),
+            alone);
+  EXPECT_EQ(RandomEvents(7, 5'000, {9, 0}, CacheRanking::kGuarded, false, false,
+                         std::vector<uint8_t>(48, 0)),
+            alone);
+}
+
+TEST(ExpertCache, AnExpertTakesSlotsOfItsClassAlone) {
+  ExpertCacheOptions options = Options(1, 6, 2, 0);
+  options.slot_class = {0, 0, 0, 1, 1, 1};
+  options.slots = {1, 2};
+  ExpertCache cache(options);
+  const auto first = RunEvent(cache, 0, Decode({0, 1}));
+  EXPECT_EQ(CountOutcome(first, DemandOutcome::kLoad), 1);
+  EXPECT_EQ(CountOutcome(first, DemandOutcome::kBypass), 1) << "free slots of the other class";
+  EXPECT_EQ(CountOutcome(RunEvent(cache, 0, Decode({3, 4})), DemandOutcome::kLoad), 2);
+  EXPECT_EQ(cache.slots_used(), 3);
+  for (int i = 0; i < 30; ++i) RunEvent(cache, 0, Decode({1, 3}));
+  for (const DemandDecision& d : RunEvent(cache, 0, Decode({2, 5}))) {
+    if (d.outcome != DemandOutcome::kLoad) continue;
+    EXPECT_EQ(d.slot.slot.value >= 1, d.key.expert.value >= 3);
+    EXPECT_EQ(d.victim.expert.value >= 3, d.key.expert.value >= 3);
+  }
+  EXPECT_EQ(cache.StateOf({LayerId(0), ExpertId(4)}), SlotState::kFree) << "the one to leave";
+  EXPECT_EQ(cache.StateOf({LayerId(0), ExpertId(3)}), SlotState::kReady);
+}
+
+// Plain LRU: what one class does has no influence on another.
+TEST(ExpertCache, ClassesOfPlainLruAreCachesOfTheirOwn) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    Random random(seed);
+    ExpertCacheOptions options = Options(4, 12, 3, 0);
+    options.ranking = CacheRanking::kRecency;
+    options.slot_class = RandomClasses(seed, 2);
+    options.slots = {static_cast<int32_t>(3 + seed), 9};
+    ExpertCache both(options);
+    std::vector<ExpertCache> apart;
+    for (const int32_t slots : options.slots) {
+      ExpertCacheOptions alone = options;
+      alone.slot_class.clear();
+      alone.slots = {slots};
+      apart.emplace_back(std::move(alone));
+    }
+    for (int event = 0; event < 400; ++event) {
+      std::vector<LayerDemand> all;
+      std::vector<LayerDemand> own[2];
+      for (int32_t e = 0; e < 12; ++e) {
+        if (random.Below(3) != 0) continue;
+        all.push_back({ExpertId(e), 1, 0});
+        own[options.slot_class[static_cast<size_t>(event % 4 * 12 + e)]].push_back(all.back());
+      }
+      const auto together = RunEvent(both, event % 4, all);
+      for (size_t c = 0; c < 2; ++c) {
+        for (const DemandDecision& d : RunEvent(apart[c], event % 4, own[c])) {
+          const auto same = std::find_if(together.begin(), together.end(),
+                                         [&](const auto& other) { return other.key == d.key; });
+          ASSERT_NE(same, together.end());
+          ASSERT_EQ(same->outcome, d.outcome) << "seed " << seed << " event " << event;
+          ASSERT_EQ(same->victim, d.victim) << "seed " << seed << " event " << event;
+        }
+      }
+    }
+    EXPECT_GT(both.stats().evictions, 100u);
+  }
+}
+
+TEST(ExpertCache, SlotsOfTheLastClassAreClosed) {
+  ExpertCacheOptions options = Options(1, 8, 2, 0);
+  options.slot_class = {0, 0, 0, 0, 1, 1, 1, 1};
+  options.slots = {3, 2};
+  ExpertCache cache(options);
+  RunEvent(cache, 0, Decode({0, 1, 2, 4, 5}));
+  EXPECT_FALSE(cache.CloseSlots(3));
+  EXPECT_TRUE(cache.CloseSlots(2));
+  EXPECT_EQ(cache.slots(), 3);
+  EXPECT_EQ(cache.slots_used(), 3);
+  EXPECT_EQ(cache.slots_of(0), 3);
+  EXPECT_EQ(cache.slots_of(1), 0);
+  const auto event = RunEvent(cache, 0, Decode({0, 4}));
+  EXPECT_EQ(event[0].outcome, DemandOutcome::kHit);
+  EXPECT_EQ(event[1].outcome, DemandOutcome::kBypass);
+  cache.OpenSlots(2);
+  EXPECT_EQ(RunEvent(cache, 0, Decode({4}))[0].outcome, DemandOutcome::kLoad);
+}
+
+TEST(ExpertCache, FIELD_22_AClassBelowItsDemandIsThrashing) {
+  ExpertCacheOptions options = Options(2, 8, 2, 0);
+  options.slot_class.assign(16, 0);
+  std::fill(options.slot_class.begin() + 4, options.slot_class.end(), uint8_t{1});
+  options.slots = {1, 8};
+  ExpertCache cache(options);
+  EXPECT_FALSE(cache.stats().thrashing);
+  for (int l = 0; l < 2; ++l) RunEvent(cache, l, Decode({0, 1}));
+  EXPECT_EQ(cache.stats().demand_per_step, 4u);
+  EXPECT_TRUE(cache.stats().thrashing) << "two experts of layer 0 for one slot";
+  for (int l = 0; l < 2; ++l) RunEvent(cache, l, Decode({0, 7}));
+  EXPECT_FALSE(cache.stats().thrashing);
 }
 
 // Plain LRU has an order of its own as long as nothing is predicted: it decides as the ranks do.
@@ -426,7 +557,7 @@ TEST(ExpertCache, ClosedSlotsHoldNothingAndOpenOnesDoAgain) {
 
 // The behaviour signature: changes when decisions change; say so in the commit.
 TEST(ExpertCache, GoldenDigest) {
-  EXPECT_EQ(RandomEvents(42, 20'000, 9), 7071244116615209710u);
+  EXPECT_EQ(RandomEvents(42, 20'000, {9}), 7071244116615209710u);
 }
 
 }  // namespace

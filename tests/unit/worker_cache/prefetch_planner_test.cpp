@@ -16,7 +16,7 @@ ExpertCacheOptions CacheOptions(int32_t slots) {
   options.experts.assign(kLayers, kExperts);
   options.block_bytes.assign(kLayers * kExperts, kBytes);
   options.top_k = 2;
-  options.slots = slots;
+  options.slots = {slots};
   return options;
 }
 

@@ -15,7 +15,7 @@ using Events = std::vector<std::vector<size_t>>;
 BestCacheSample::Counts Sampled(const Events& events, int32_t slots,
                                 const std::vector<size_t>& resident, int32_t counted) {
   BestCacheSample sample({.experts = 10,
-                          .slots = slots,
+                          .slots = {slots},
                           .window_events = static_cast<int32_t>(events.size()),
                           .counted_events = counted,
                           .pause_events = 0});
@@ -84,9 +84,32 @@ TEST(BestCacheSampleTest, NoOtherChoiceMissesLess) {
   }
 }
 
+TEST(BestCacheSampleTest, EachClassKeepsItsOwn) {
+  // Even and odd experts: as two samples, each of one of them.
+  const Events events = {{0, 1}, {2, 3}, {0, 5}, {1, 4}, {0, 1}, {2, 3, 5}, {0, 1, 4}};
+  Events apart[2];
+  for (const auto& uses : events) {
+    for (Events& own : apart) own.emplace_back();
+    for (const size_t expert : uses) apart[expert % 2].back().push_back(expert);
+  }
+  const auto count = static_cast<int32_t>(events.size());
+  for (int32_t even = 0; even < 3; ++even) {
+    BestCacheSample sample({.experts = 10,
+                            .slot_class = {0, 1, 0, 1, 0, 1, 0, 1, 0, 1},
+                            .slots = {even, 2},
+                            .window_events = count,
+                            .counted_events = count,
+                            .pause_events = 0});
+    sample.Begin({});
+    for (const auto& uses : events) sample.OnEvent(uses, uses.size(), 1);
+    EXPECT_EQ(sample.counts().best_misses, Sampled(apart[0], even, {}, count).best_misses +
+                                               Sampled(apart[1], 2, {}, count).best_misses);
+  }
+}
+
 TEST(BestCacheSampleTest, WindowsArePartOfTheTimeOnly) {
   BestCacheSample sample(
-      {.experts = 10, .slots = 3, .window_events = 4, .counted_events = 3, .pause_events = 5});
+      {.experts = 10, .slots = {3}, .window_events = 4, .counted_events = 3, .pause_events = 5});
   int begun = 0;
   for (size_t event = 0; event < 90; ++event) {
     if (sample.WantsBegin()) {

@@ -22,7 +22,7 @@ ExpertPolicyOptions Options(int32_t slots) {
   options.cache.experts = {kExperts, 0, kExperts};  // the layer between is dense
   options.cache.block_bytes.assign(2 * kExperts, kBlockBytes);
   options.cache.top_k = kTopK;
-  options.cache.slots = slots;
+  options.cache.slots = {slots};
   return options;
 }
 

@@ -11,7 +11,9 @@
 #include "common/clock.h"
 #include "common/mapped_file.h"
 #include "common/units.h"
+#include "expert_store/store_view.h"
 #include "launch/commands.h"
+#include "launch/model_source.h"
 #include "launch/option_values.h"
 #include "launch/trace/replay_plot.h"
 #include "launch/trace/trace_source.h"
@@ -71,10 +73,12 @@ struct Replayed {
 };
 
 double BytesPerToken(const Replayed& replayed, const ReplayRow& row) {
-  return row.tokens == 0
-             ? 0
-             : static_cast<double>(row.misses) * static_cast<double>(replayed.expert_bytes) /
-                   static_cast<double>(row.tokens);
+  if (row.tokens == 0) return 0;
+  const double bytes =
+      replayed.options.block_bytes.empty()
+          ? static_cast<double>(row.misses) * static_cast<double>(replayed.expert_bytes)
+          : static_cast<double>(row.bytes_missed);
+  return bytes / static_cast<double>(row.tokens);
 }
 
 std::string Percent(const std::optional<double>& share) {
@@ -100,7 +104,7 @@ std::string Table(const Replayed& replayed) {
                     Percent(row.gap_closed), Percent(row.gap_closed_layer));
   }
   text += "\nfrom LRU, per layer: share of the way from (per-layer) LRU to Belady with bypass\n";
-  if (!replayed.expert_bytes_known) {
+  if (!replayed.expert_bytes_known && replayed.options.block_bytes.empty()) {
     text +=
         fmt::format("bytes: {} an expert is assumed; the trace does not say, --expert-bytes may\n",
                     FormatBytes(replayed.expert_bytes));
@@ -143,6 +147,7 @@ nlohmann::json Json(const std::string& path, const LoadedTrace& trace, const Rep
                             {"residency", row.residency},
                             {"batch", row.batch},
                             {"slots", row.slots},
+                            {"slot_bytes", row.slot_bytes},
                             {"slots_per_demand", row.slots_per_demand},
                             {"events", row.events},
                             {"tokens", row.tokens},
@@ -157,6 +162,29 @@ nlohmann::json Json(const std::string& path, const LoadedTrace& trace, const Rep
                             {"digest", fmt::format("{:016x}", row.digest)}});
   }
   return json;
+}
+
+// What each expert of the model takes, as its store file says.
+Result<std::vector<uint64_t>> BlockBytes(const std::string& path, const RoutingTrace& trace) {
+  ASSIGN_OR_RETURN(const ModelSource model, OpenModel(path));
+  if (model.store_file.empty()) {
+    return InvalidArgument(
+        fmt::format("--model {}: there is no store file in it; make one with pack", path));
+  }
+  ASSIGN_OR_RETURN(const StoreView store, StoreView::OpenFile(model.store_file));
+  std::vector<uint64_t> bytes;
+  std::vector<int32_t> experts;
+  for (int32_t l = 0; l < store.layers(); ++l) {
+    const int32_t count = store.ExpertsIn(LayerId(l));
+    if (count > 0) experts.push_back(count);
+    for (int32_t e = 0; e < count; ++e) {
+      bytes.push_back(store.Expert({LayerId(l), ExpertId(e)}).bytes);
+    }
+  }
+  if (experts == trace.experts) return bytes;
+  return InvalidArgument(fmt::format(
+      "--model {}: has {} experts in {} layers; the trace is of {} in {}", path, bytes.size(),
+      experts.size(), ExpertBases(trace.experts).back(), trace.experts.size()));
 }
 
 Result<Replayed> RunReplay(const Options& options, const LoadedTrace& trace) {
@@ -184,6 +212,9 @@ Result<Replayed> RunReplay(const Options& options, const LoadedTrace& trace) {
                              trace.sequence_hashes[static_cast<size_t>(s)]);
     }
     replay.forecaster = std::make_shared<const NextUseModel>(std::move(fitted.model));
+  }
+  if (const std::string model = options.Text("model"); !model.empty()) {
+    ASSIGN_OR_RETURN(replay.block_bytes, BlockBytes(model, trace.routing));
   }
   replay.bootstrap_rounds = static_cast<int32_t>(options.Integer("bootstrap"));
   replayed.training_sequences = replay.training.size();

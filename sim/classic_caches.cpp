@@ -225,8 +225,12 @@ class Belady final : public HeapCache {
 
  private:
   void NoteUse(const ReplayEvent& event, size_t index, bool) override {
-    next_[static_cast<size_t>(event.experts[index])] =
-        next_uses_[lockstep_.event_begin[event.number] + index];
+    // The event may be a part of the lockstep's.
+    const std::span<const int32_t> all = lockstep_.ExpertsOf(event.number);
+    const int32_t expert = event.experts[index];
+    const auto place = std::lower_bound(all.begin(), all.end(), expert) - all.begin();
+    next_[static_cast<size_t>(expert)] =
+        next_uses_[lockstep_.event_begin[event.number] + static_cast<size_t>(place)];
   }
   EvictionHeap::Key KeyFor(int32_t expert) const override {
     return {-static_cast<double>(next_[static_cast<size_t>(expert)]), 0};
@@ -352,6 +356,70 @@ class Lfru final : public ReplayCache {
   std::vector<int32_t> place_;  // in residents_; -1: not resident
 };
 
+// Slots of several sizes: a cache for each class, which sees the experts of its class alone.
+class ByClass final : public ReplayCache {
+ public:
+  ByClass(std::span<const uint8_t> slot_class, std::vector<std::unique_ptr<ReplayCache>> caches)
+      : slot_class_(slot_class.begin(), slot_class.end()), caches_(std::move(caches)) {}
+
+  void OnEvent(const ReplayEvent& event, std::span<uint8_t> missed) override {
+    for (size_t c = 0; c < caches_.size(); ++c) {
+      experts_.clear();
+      users_.clear();
+      places_.clear();
+      for (size_t i = 0; i < event.experts.size(); ++i) {
+        if (slot_class_[static_cast<size_t>(event.experts[i])] != c) continue;
+        experts_.push_back(event.experts[i]);
+        users_.push_back(event.users[i]);
+        places_.push_back(i);
+      }
+      ReplayEvent own = event;
+      own.experts = experts_;
+      own.users = users_;
+      missed_.resize(experts_.size());
+      caches_[c]->OnEvent(own, missed_);
+      for (size_t i = 0; i < places_.size(); ++i) missed[places_[i]] = missed_[i];
+    }
+  }
+  int32_t resident() const override {
+    int32_t sum = 0;
+    for (const auto& cache : caches_) sum += cache->resident();
+    return sum;
+  }
+  Status CheckInvariants() const override {
+    for (const auto& cache : caches_) RETURN_IF_ERROR(cache->CheckInvariants());
+    return OkStatus();
+  }
+
+ private:
+  const std::vector<uint8_t> slot_class_;
+  std::vector<std::unique_ptr<ReplayCache>> caches_;
+  // Of the class's part of the event.
+  std::vector<int32_t> experts_;
+  std::vector<int32_t> users_;
+  std::vector<size_t> places_;
+  std::vector<uint8_t> missed_;
+};
+
+Result<std::unique_ptr<ReplayCache>> MakeByClass(std::string_view policy,
+                                                 const ReplaySetup& setup) {
+  std::vector<std::unique_ptr<ReplayCache>> caches;
+  for (size_t c = 0; c < setup.class_slots.size(); ++c) {
+    ReplaySetup own = setup;
+    own.slots = setup.class_slots[c];
+    own.slot_class = {};
+    std::vector<uint64_t> uses(setup.training_uses.begin(), setup.training_uses.end());
+    for (size_t e = 0; e < uses.size(); ++e) {
+      if (setup.slot_class[e] != c) uses[e] = 0;
+    }
+    own.training_uses = uses;
+    ASSIGN_OR_RETURN(auto cache, MakeReplayCache(policy, own));
+    caches.push_back(std::move(cache));
+  }
+  return std::unique_ptr<ReplayCache>(
+      std::make_unique<ByClass>(setup.slot_class, std::move(caches)));
+}
+
 constexpr std::string_view kDecayedPrefix = "decayed-lfu-";
 
 std::optional<double> HalfLife(std::string_view policy) {
@@ -371,6 +439,8 @@ Result<std::unique_ptr<ReplayCache>> MakeReplayCache(std::string_view policy,
   CHECK(setup.lockstep != nullptr && setup.slots >= 0);
   const auto experts = static_cast<size_t>(setup.lockstep->base.back());
   using Cache = std::unique_ptr<ReplayCache>;
+  const bool ours = policy == "ours" || policy == "ours-no-forecast";
+  if (!setup.slot_class.empty() && !ours) return MakeByClass(policy, setup);
   if (policy == "static") {
     CHECK(setup.training_uses.size() == experts);
     return Cache(std::make_unique<StaticBinding>(setup, experts));
@@ -381,9 +451,7 @@ Result<std::unique_ptr<ReplayCache>> MakeReplayCache(std::string_view policy,
   if (policy == "lfru") return Cache(std::make_unique<Lfru>(setup, experts));
   if (policy == "two-level") return Cache(std::make_unique<TwoLevelLru>(setup, experts));
   if (policy == "belady") return Cache(std::make_unique<Belady>(setup, experts));
-  if (policy == "ours" || policy == "ours-no-forecast") {
-    return MakeExpertCacheArm(policy == "ours", setup);
-  }
+  if (ours) return MakeExpertCacheArm(policy == "ours", setup);
   if (const auto half_life = HalfLife(policy)) {
     return Cache(std::make_unique<DecayedLfu>(setup, experts, *half_life));
   }

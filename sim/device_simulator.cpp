@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -94,9 +95,14 @@ ExpertPolicyOptions PolicyOptions(const RoutingTrace& trace, const Lockstep& loc
                                   const DeviceSimOptions& options) {
   ExpertPolicyOptions policy;
   policy.cache.experts = trace.experts;
-  policy.cache.block_bytes.assign(static_cast<size_t>(lockstep.base.back()), options.expert_bytes);
+  policy.cache.block_bytes = options.block_bytes;
+  if (options.block_bytes.empty()) {
+    policy.cache.block_bytes.assign(static_cast<size_t>(lockstep.base.back()),
+                                    options.expert_bytes);
+  }
+  policy.cache.slot_class = options.slot_class;
   policy.cache.top_k = trace.top_k;
-  policy.cache.slots = {options.slots};
+  policy.cache.slots = options.slots;
   policy.cache.ranking = options.ranks == CacheRanks::kOwn       ? CacheRanking::kGuarded
                          : options.ranks == CacheRanks::kRecency ? CacheRanking::kRecency
                                                                  : CacheRanking::kNextUse;
@@ -107,9 +113,13 @@ ExpertPolicyOptions PolicyOptions(const RoutingTrace& trace, const Lockstep& loc
   return policy;
 }
 
+int32_t SlotsInAll(const DeviceSimOptions& options) {
+  return std::accumulate(options.slots.begin(), options.slots.end(), 0);
+}
+
 TransferQueueOptions QueueOptions(const DeviceSimOptions& options) {
   TransferQueueOptions queue = options.queue;
-  queue.max_jobs = options.slots + options.stream_buffers;
+  queue.max_jobs = SlotsInAll(options) + options.stream_buffers;
   return queue;
 }
 
@@ -127,8 +137,8 @@ class SimulatedDevice::Impl {
                                                               ? std::move(options_.stride)
                                                               : std::make_unique<FixedStride>(0)},
         link_(QueueOptions(options_), options_, shared),
-        jobs_(static_cast<size_t>(options_.slots + options_.stream_buffers)),
-        slot_copy_(static_cast<size_t>(options_.slots)),
+        jobs_(static_cast<size_t>(SlotsInAll(options_) + options_.stream_buffers)),
+        slot_copy_(static_cast<size_t>(SlotsInAll(options_))),
         buffers_free_(options_.stream_buffers),
         lane_sequence_(static_cast<size_t>(lockstep.batch)),
         lane_tokens_(static_cast<size_t>(lockstep.batch)) {
@@ -230,7 +240,11 @@ void SimulatedDevice::Impl::Pin() {
   };
   std::stable_sort(order.begin(), order.end(),
                    [&](int32_t a, int32_t b) { return uses(a) > uses(b); });
-  order.resize(std::min(order.size(), static_cast<size_t>(options_.slots)));
+  std::vector<int32_t> left = options_.slots;
+  std::erase_if(order, [&](int32_t e) {
+    const size_t c = options_.slot_class.empty() ? 0 : options_.slot_class[static_cast<size_t>(e)];
+    return left[c]-- <= 0;
+  });
   int32_t layer = 0;
   std::sort(order.begin(), order.end());
   for (const int32_t e : order) {
@@ -261,7 +275,7 @@ void SimulatedDevice::Impl::RankByTheTruth(size_t event) {
 
 void SimulatedDevice::Impl::Load(ExpertKey key, SlotRef slot, CopyKind kind,
                                  const PlannedPrefetch& plan, int32_t demand) {
-  const CopyRequest request = {key, kind, options_.expert_bytes, plan.probability_ppm,
+  const CopyRequest request = {key, kind, policy_.cache().BlockBytes(key), plan.probability_ppm,
                                plan.deadline};
   const CopyId copy = link_.queue().Enqueue(request);
   CHECK(copy.valid());
@@ -519,12 +533,14 @@ namespace {
 
 DeviceSimOptions Settled(const RoutingTrace& trace, DeviceSimOptions options) {
   CHECK(options.stride == nullptr || options.predictions != nullptr);
-  CHECK(options.stream_buffers > 0 && options.expert_bytes > 0);
+  CHECK(options.stream_buffers > 0);
+  CHECK(options.expert_bytes > 0 || !options.block_bytes.empty());
   CHECK(options.link_bytes_per_second > 0);
   if (!options.keeps_experts) {
     // As many buffers as a layer may need: an expert stays for its own layer only.
-    options.stream_buffers = std::max(options.stream_buffers, std::min(options.slots, trace.top_k));
-    options.slots = 0;
+    options.stream_buffers =
+        std::max(options.stream_buffers, std::min(SlotsInAll(options), trace.top_k));
+    options.slots.assign(options.slots.size(), 0);
   }
   return options;
 }

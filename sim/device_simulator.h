@@ -64,10 +64,12 @@ struct LinkChange {
 };
 
 struct DeviceSimOptions {
-  int32_t slots = 0;
-  bool keeps_experts = true;  // false: no cache, whatever the slots
+  std::vector<int32_t> slots = {0};  // of each class
+  bool keeps_experts = true;         // false: no cache, whatever the slots
   int32_t stream_buffers = 2;
-  uint64_t expert_bytes = 0;
+  uint64_t expert_bytes = 0;          // of each expert, unless they differ:
+  std::vector<uint64_t> block_bytes;  // numbered through; empty: they do not
+  std::vector<uint8_t> slot_class;    // likewise; empty: there is one class
   uint64_t link_bytes_per_second = 0;
   int64_t link_latency_ns = 0;
   // What a chunk takes of the thread that starts it, before it is on the link and while it is;

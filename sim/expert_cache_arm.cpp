@@ -11,9 +11,16 @@ namespace {
 ExpertPolicyOptions PolicyOptions(bool with_forecast, const ReplaySetup& setup) {
   ExpertPolicyOptions options;
   options.cache.experts = setup.trace->experts;
-  options.cache.block_bytes.assign(static_cast<size_t>(setup.lockstep->base.back()), 1);
+  options.cache.block_bytes.assign(setup.block_bytes.begin(), setup.block_bytes.end());
+  if (setup.block_bytes.empty()) {
+    options.cache.block_bytes.assign(static_cast<size_t>(setup.lockstep->base.back()), 1);
+  }
   options.cache.top_k = setup.trace->top_k;
   options.cache.slots = {setup.slots};
+  if (!setup.slot_class.empty()) {
+    options.cache.slot_class.assign(setup.slot_class.begin(), setup.slot_class.end());
+    options.cache.slots.assign(setup.class_slots.begin(), setup.class_slots.end());
+  }
   options.prefetch.enabled = false;
   options.sequences_max = static_cast<size_t>(setup.lockstep->batch);
   if (with_forecast) options.forecaster = setup.forecaster;

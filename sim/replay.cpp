@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "common/check.h"
 #include "sim/replay_cache.h"
+#include "worker/cache/slot_classes.h"
 
 namespace expertflow {
 namespace {
@@ -31,8 +34,13 @@ struct SequenceSums {
 
 class ReplayArm {
  public:
-  ReplayArm(std::unique_ptr<ReplayCache> cache, ReplayRow row, size_t sequences)
-      : row_(std::move(row)), cache_(std::move(cache)), sums_(sequences) {}
+  // `block_bytes` may be empty. REQUIRES: it outlives the arm
+  ReplayArm(std::unique_ptr<ReplayCache> cache, ReplayRow row, size_t sequences,
+            std::span<const uint64_t> block_bytes)
+      : row_(std::move(row)),
+        cache_(std::move(cache)),
+        sums_(sequences),
+        block_bytes_(block_bytes) {}
 
   Status OnEvent(const ReplayEvent& event, bool check) {
     missed_.resize(event.experts.size());
@@ -42,6 +50,11 @@ class ReplayArm {
     for (const uint8_t miss : missed_) {
       row_.misses += miss;
       row_.digest = (row_.digest ^ miss) * 1099511628211u;
+    }
+    for (size_t i = 0; i < missed_.size() && !block_bytes_.empty(); ++i) {
+      if (missed_[i] != 0) {
+        row_.bytes_missed += block_bytes_[static_cast<size_t>(event.experts[i])];
+      }
     }
     if (!check) return OkStatus();
     if (cache_->resident() > row_.slots) return Internal(row_.policy + ": more than its slots");
@@ -84,6 +97,7 @@ class ReplayArm {
   ReplayRow row_;
   std::unique_ptr<ReplayCache> cache_;
   std::vector<SequenceSums> sums_;
+  const std::span<const uint64_t> block_bytes_;
   std::vector<uint8_t> missed_;
 };
 
@@ -115,6 +129,12 @@ void UsedBy(const RoutingTrace& trace, const Lockstep& lockstep, const ReplayEve
   }
 }
 
+// The small term makes 15 % of 20 experts 3 and not 2.
+int32_t ShareOf(int64_t experts, double residency) {
+  return static_cast<int32_t>(
+      std::min(experts, static_cast<int64_t>(residency * static_cast<double>(experts) + 1e-9)));
+}
+
 }  // namespace
 
 Result<std::vector<ReplayRow>> Replay(const RoutingTrace& trace, const ReplayOptions& options,
@@ -125,6 +145,14 @@ Result<std::vector<ReplayRow>> Replay(const RoutingTrace& trace, const ReplayOpt
   const double demand = lockstep.steps() == 0 ? 0
                                               : static_cast<double>(lockstep.experts.size()) /
                                                     static_cast<double>(lockstep.steps());
+  CHECK(options.block_bytes.empty() || options.block_bytes.size() == static_cast<size_t>(experts));
+  std::map<uint64_t, int64_t> blocks;
+  for (const uint64_t bytes : options.block_bytes) ++blocks[bytes];
+  const std::vector<SlotClass> classes = SlotClassesOf(blocks);
+  std::vector<uint8_t> slot_class;
+  for (const uint64_t bytes : options.block_bytes) {
+    slot_class.push_back(static_cast<uint8_t>(SlotClassOf(classes, bytes)));
+  }
   std::vector<ReplayArm> arms;
   for (const std::string& policy : options.policies) {
     for (const double residency : options.residencies) {
@@ -132,19 +160,30 @@ Result<std::vector<ReplayRow>> Replay(const RoutingTrace& trace, const ReplayOpt
       row.policy = policy;
       row.residency = residency;
       row.batch = batch;
-      // The small term makes 15 % of 20 experts 3 and not 2.
-      row.slots = std::min(experts, static_cast<int32_t>(residency * experts + 1e-9));
+      row.slots = ShareOf(experts, residency);
+      std::vector<int32_t> class_slots;
+      if (!slot_class.empty()) {
+        for (const SlotClass& c : classes) {
+          class_slots.push_back(ShareOf(c.experts, residency));
+          row.slot_bytes += static_cast<uint64_t>(class_slots.back()) * c.slot_bytes;
+        }
+        row.slots = std::accumulate(class_slots.begin(), class_slots.end(), 0);
+      }
       row.tokens = lockstep.rows.size();
       row.slots_per_demand = demand > 0 ? row.slots / demand : 0;
       row.digest = 14695981039346656037u;
       ReplaySetup setup;
       setup.lockstep = &lockstep;
       setup.slots = row.slots;
+      setup.block_bytes = options.block_bytes;
+      setup.slot_class = slot_class;
+      setup.class_slots = class_slots;
       setup.training_uses = training;
       setup.trace = &trace;
       setup.forecaster = options.forecaster;
       ASSIGN_OR_RETURN(auto cache, MakeReplayCache(policy, setup));
-      arms.emplace_back(std::move(cache), std::move(row), trace.sequences.size());
+      arms.emplace_back(std::move(cache), std::move(row), trace.sequences.size(),
+                        options.block_bytes);
     }
   }
   std::vector<size_t> used;

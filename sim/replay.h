@@ -19,7 +19,10 @@ namespace expertflow {
 
 struct ReplayOptions {
   std::vector<std::string> policies;
-  std::vector<double> residencies;                 // shares of all experts, 0 to 1
+  std::vector<double> residencies;  // shares of all experts, 0 to 1
+  // Of each expert, numbered through; slots then have as many sizes as a worker's (worker/cache/
+  // slot_classes.h), and a residency is a share of the experts of each. Empty: all are alike.
+  std::vector<uint64_t> block_bytes;
   std::vector<int32_t> sequences;                  // judged, in order
   std::vector<int32_t> training;                   // for static binding
   std::shared_ptr<const NextUseModel> forecaster;  // for "ours"; null: without
@@ -33,6 +36,8 @@ struct ReplayRow {
   double residency = 0;
   int32_t batch = 0;
   int32_t slots = 0;
+  uint64_t slot_bytes = 0;    // that all slots take; 0 without block_bytes
+  uint64_t bytes_missed = 0;  // likewise
   uint64_t events = 0;
   uint64_t tokens = 0;
   uint64_t uses = 0;  // distinct experts of each event

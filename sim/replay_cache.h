@@ -41,7 +41,10 @@ class ReplayCache {
 // What a policy may know. `lockstep` is read by Belady alone, beyond the present.
 struct ReplaySetup {
   const Lockstep* lockstep = nullptr;
-  int32_t slots = 0;
+  int32_t slots = 0;                               // all
+  std::span<const uint64_t> block_bytes;           // of each expert; empty: all alike
+  std::span<const uint8_t> slot_class;             // of each expert; empty: there is one class
+  std::span<const int32_t> class_slots;            // with slot_class: of each class
   std::span<const uint64_t> training_uses;         // of each expert, for static binding
   const RoutingTrace* trace = nullptr;             // for "ours"
   std::shared_ptr<const NextUseModel> forecaster;  // for "ours"; null: without
@@ -49,7 +52,8 @@ struct ReplaySetup {
 
 // "static", "lru", "lru-layer", "lfu", "lfru", "decayed-lfu-<half-life in tokens>", "two-level",
 // "belady", "ours" (the worker's expert cache, with the forecaster if there is one) and
-// "ours-no-forecast". kInvalidArgument names an unknown policy and lists these.
+// "ours-no-forecast". Where slots have classes, each class is a cache of its own, but for ours,
+// which knows classes. kInvalidArgument names an unknown policy and lists these.
 Result<std::unique_ptr<ReplayCache>> MakeReplayCache(std::string_view policy,
                                                      const ReplaySetup& setup);
 // "ours" and "ours-no-forecast" (expert_cache_arm.cpp).

@@ -95,6 +95,12 @@ std::vector<SlotClass> SlotClassesOfSource(const ExpertBlockSource& source) {
   return SlotClassesOf(blocks);
 }
 
+std::vector<int32_t> SlotsOf(std::span<const SlotClass> classes) {
+  std::vector<int32_t> slots;
+  for (const SlotClass& c : classes) slots.push_back(static_cast<int32_t>(c.slots));
+  return slots;
+}
+
 uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, std::span<const int32_t> slots,
                                    int32_t stream_buffers) {
   const std::vector<SlotClass> classes = SlotClassesOfSource(source);

@@ -64,6 +64,8 @@ struct CachedExecutorOptions {
 
 // Without slots.
 std::vector<SlotClass> SlotClassesOfSource(const ExpertBlockSource& source);
+// The slots of each class, as CachedExecutorOptions takes them.
+std::vector<int32_t> SlotsOf(std::span<const SlotClass> classes);
 // Of `slots` of each class, and streaming buffers that hold the largest block.
 // REQUIRES: as many classes as the source has
 uint64_t CachedExecutorMemoryBytes(const ExpertBlockSource& source, std::span<const int32_t> slots,

@@ -228,8 +228,7 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
   const MemoryPlan& plan = options_.plan;
   timeline_ = timeline;
   blocks_ = std::make_unique<StoreBlockSource>(store);
-  std::vector<int32_t> slots;
-  for (const SlotClass& c : plan.slot_classes) slots.push_back(static_cast<int32_t>(c.slots));
+  const std::vector<int32_t> slots = SlotsOf(plan.slot_classes);
   const uint64_t cache_bytes =
       plan.in_place ? 0 : CachedExecutorMemoryBytes(*blocks_, slots, plan.streaming_buffers);
   const uint64_t arena_bytes = cache_bytes + plan.kv_bytes;

@@ -22,6 +22,7 @@
 #include "transport/board.h"
 #include "transport/coordinator_link.h"
 #include "transport/wire.h"
+#include "worker/cached_executor.h"
 #include "worker/engine_thread.h"
 #include "worker/memory_plan.h"
 
@@ -155,7 +156,7 @@ std::string WorkerProcess::EffectiveConfig() const {
   return fmt::format(
       R"({{"device":"{}","kernels":"{}","arithmetic":"{}","threads":{},"device_memory":"{}","cache_ranking":"{}","prefetch":{},)"
       R"("stride":"{}","forecaster":{},"predictor":{},)"
-      R"("expert_slots":{},"streaming_buffers":{},)"
+      R"("expert_slots":{},"slots_by_size":[{}],"streaming_buffers":{},)"
       R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"sequences_max":{},)"
       R"("prefill_tokens_max":{},"prefix_cache":{},"batching":"{}","transfer_chunk_bytes":{},"kv_dtype":"{}"}})",
       device.name, device.kernels, Arithmetic(), device.threads,
@@ -164,8 +165,9 @@ std::string WorkerProcess::EffectiveConfig() const {
       options_.prefetch && !options_.device_memory_host,
       options_.stride == 0 ? "auto" : std::to_string(options_.stride),
       InUse(TablesKind::kForecaster), InUse(TablesKind::kPredictor), plan_.expert_slots,
-      plan_.streaming_buffers, device.link.bytes_per_second, device.link.latency_ns,
-      device.link.emulated, options_.sequences_max, options_.prefill_tokens_max, KeepsPrefixes(),
+      fmt::join(SlotsOf(plan_.slot_classes), ","), plan_.streaming_buffers,
+      device.link.bytes_per_second, device.link.latency_ns, device.link.emulated,
+      options_.sequences_max, options_.prefill_tokens_max, KeepsPrefixes(),
       options_.static_batches ? "static" : "continuous", options_.transfer_chunk_bytes,
       DTypeName(options_.kv_dtype));
 }

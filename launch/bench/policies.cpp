@@ -120,7 +120,7 @@ Result<std::vector<int32_t>> RunArm(const BenchSetup& setup, const BenchModel& m
   arm->steps.Add(run);
   arm->stats = recorded->engine().engine().stats();
   if (cell->run.rows().empty()) {
-    cell->settings = recorded->settings();
+    ASSIGN_OR_RETURN(cell->settings, recorded->settings());
     cell->run = std::move(run);
   }
   return tokens;

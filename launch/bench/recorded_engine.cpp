@@ -1,5 +1,7 @@
 #include "launch/bench/recorded_engine.h"
 
+#include "worker/cached_executor.h"
+
 namespace expertflow {
 
 Result<std::unique_ptr<RecordedEngine>> RecordedEngine::Create(const BenchModel& model,
@@ -23,13 +25,16 @@ Status RecordedEngine::StartRandom(int32_t prompt_tokens, uint32_t seed, int32_t
                         new_tokens, temperature);
 }
 
-RecordedSettings RecordedEngine::settings() const {
+Result<RecordedSettings> RecordedEngine::settings() const {
   const MemoryPlan& plan = engine_->plan();
-  return {.slots = static_cast<int32_t>(plan.expert_slots),
-          .stream_buffers = plan.streaming_buffers,
-          .chunk_bytes = EngineOptions{}.transfer_chunk_bytes,
-          .link_bytes_per_second = options_.link.bytes_per_second,
-          .link_latency_ns = options_.link.latency_ns};
+  RecordedSettings settings;
+  settings.slots = SlotsOf(plan.slot_classes);
+  settings.stream_buffers = plan.streaming_buffers;
+  settings.chunk_bytes = EngineOptions{}.transfer_chunk_bytes;
+  settings.link_bytes_per_second = options_.link.bytes_per_second;
+  settings.link_latency_ns = options_.link.latency_ns;
+  RETURN_IF_ERROR(settings.TakeBlocks(model_.store()));
+  return settings;
 }
 
 Result<RecordedRun> RecordedEngine::TakeRun() {

@@ -24,7 +24,7 @@ class RecordedEngine {
   // Queues a sequence that goes on from random tokens: equal seeds give equal ones.
   Status StartRandom(int32_t prompt_tokens, uint32_t seed, int32_t new_tokens, float temperature);
   // What a simulation of the run needs to know.
-  RecordedSettings settings() const;
+  Result<RecordedSettings> settings() const;
   // All steps so far, which are gone then.
   Result<RecordedRun> TakeRun();
 

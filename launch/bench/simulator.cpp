@@ -64,7 +64,7 @@ Result<BenchReport> BenchSimulator(const BenchSetup& setup) {
     std::string note;
     for (int32_t i = 0; i < setup.Repetitions(kRepetitions); ++i) {
       ASSIGN_OR_RETURN(Arm arm, MakeArm(name, arm_setup, kExpertBytes));
-      arm.options.slots = static_cast<int32_t>(kResident * kLayers * kExperts);
+      arm.options.slots = {static_cast<int32_t>(kResident * kLayers * kExperts)};
       arm.options.link_bytes_per_second = 25'000'000'000;
       arm.options.link_latency_ns = 10'000;
       const int64_t begin_ns = ThreadCpuNs();

@@ -61,7 +61,7 @@ Status RunLive(const BenchSetup& setup, const BenchModel& model, Cell* cell) {
   ASSIGN_OR_RETURN(RecordedRun run, recorded->TakeRun());
   cell->steps.Add(run);
   if (cell->run.rows().empty()) {
-    cell->settings = recorded->settings();
+    ASSIGN_OR_RETURN(cell->settings, recorded->settings());
     cell->run = std::move(run);
     cell->digest = digest;
   } else if (digest != cell->digest) {

@@ -60,12 +60,13 @@ Result<AsRecorded> SimulateAsRecorded(const std::string& trace, const std::strin
                   run.shape().fingerprint.size()) != 0) {
     return InvalidArgument(fmt::format("{}: recorded from another model than {}", trace, model));
   }
+  RETURN_IF_ERROR(settings->TakeBlocks(opened.store()).WithContext(trace));
   const auto config = nlohmann::json::parse(run.shape().config, nullptr, false);
-  MachineProbe probe(opened,
-                     {.threads = config.value("threads", 1),
-                      .kernels = config.value("kernels", std::string("auto")),
-                      .resident_percent = 100.0 * settings->slots / run.shape().experts_total(),
-                      .temperature = run.temperature()});
+  MachineProbe probe(
+      opened, {.threads = config.value("threads", 1),
+               .kernels = config.value("kernels", std::string("auto")),
+               .resident_percent = 100.0 * settings->slots_in_all() / run.shape().experts_total(),
+               .temperature = run.temperature()});
   for (int i = 0; i < kProbes; ++i) RETURN_IF_ERROR(probe.Run());
   ASSIGN_OR_RETURN(const MeasuredCosts costs, probe.Costs());
   ASSIGN_OR_RETURN(const DeviceSimResult result, SimulateRecorded(run, *settings, costs));
@@ -74,9 +75,9 @@ Result<AsRecorded> SimulateAsRecorded(const std::string& trace, const std::strin
   const RunFigures simulated = {recorded.tokens, result.total_ns, result.stall_ns};
   const std::string digest = fmt::format("{:016x}", result.cache_digest);
   AsRecorded out;
-  out.text =
-      fmt::format("{}: {} steps, {} slots, {}\n", trace, run.steps().size(), settings->slots,
-                  FormatBytesPerSecond(static_cast<double>(settings->link_bytes_per_second)));
+  out.text = fmt::format(
+      "{}: {} steps, {} slots, {}\n", trace, run.steps().size(), settings->slots_in_all(),
+      FormatBytesPerSecond(static_cast<double>(settings->link_bytes_per_second)));
   out.text += Line("recorded", recorded) + Line("simulated", simulated);
   out.text += fmt::format(
       "  decisions  {}, simulated; the run's are the decision_digest of its report\n"
@@ -87,7 +88,7 @@ Result<AsRecorded> SimulateAsRecorded(const std::string& trace, const std::strin
                              {"trace", trace},
                              {"steps", run.steps().size()},
                              {"tokens", recorded.tokens},
-                             {"slots", settings->slots},
+                             {"slots", settings->slots_in_all()},
                              {"link_bytes_per_second", settings->link_bytes_per_second},
                              {"hits", result.hits},
                              {"misses", result.misses},

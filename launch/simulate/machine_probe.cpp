@@ -36,7 +36,8 @@ Status MachineProbe::RunWith(int32_t batch) {
   std::vector<int32_t> ignored;
   ASSIGN_OR_RETURN([[maybe_unused]] const int64_t ns, recorded->engine().RunToEnd(&ignored));
   ASSIGN_OR_RETURN(const RecordedRun run, recorded->TakeRun());
-  run.AddMeasured(recorded->settings().slots, &layers_, &ends_);
+  ASSIGN_OR_RETURN(const RecordedSettings settings, recorded->settings());
+  run.AddMeasured(settings.slots_in_all(), &layers_, &ends_);
   return OkStatus();
 }
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "common/half.h"
 #include "common/trace/trace_reader.h"
+#include "worker/cache/slot_classes.h"
 
 namespace expertflow {
 
@@ -123,6 +125,26 @@ Result<RecordedRun> LoadRecordedRun(const std::string& path) {
   return run;
 }
 
+int32_t RecordedSettings::slots_in_all() const {
+  return std::accumulate(slots.begin(), slots.end(), 0);
+}
+
+Status RecordedSettings::TakeBlocks(const StoreView& store) {
+  const std::vector<SlotClass> classes = SlotClassesOf(store.expert_blocks());
+  if (classes.size() != slots.size()) {
+    return InvalidArgument(
+        fmt::format("the recorded run had slots of {} sizes, the model's experts need {}",
+                    slots.size(), classes.size()));
+  }
+  for (int32_t l = 0; l < store.layers(); ++l) {
+    for (int32_t e = 0; e < store.ExpertsIn(LayerId(l)); ++e) {
+      block_bytes.push_back(store.Expert({LayerId(l), ExpertId(e)}).bytes);
+      slot_class.push_back(static_cast<uint8_t>(SlotClassOf(classes, block_bytes.back())));
+    }
+  }
+  return OkStatus();
+}
+
 Result<RecordedSettings> SettingsOf(const TraceShape& shape) {
   const auto config = nlohmann::json::parse(shape.config, nullptr, false);
   if (!config.is_object()) return InvalidArgument("the trace does not say how its run was set up");
@@ -149,7 +171,15 @@ Result<RecordedSettings> SettingsOf(const TraceShape& shape) {
   refuse(config.value("forecaster", "none") != "none", "ranked its cache by a forecaster");
   RecordedSettings settings;
   if (config.value("cache_ranking", "") == "recency") settings.ranks = CacheRanks::kRecency;
-  settings.slots = static_cast<int32_t>(number("expert_slots"));
+  settings.slots = {static_cast<int32_t>(number("expert_slots"))};
+  if (const auto by_size = config.find("slots_by_size"); by_size != config.end()) {
+    settings.slots.clear();
+    for (const auto& slots : *by_size) {
+      if (!slots.is_number_unsigned())
+        return InvalidArgument("slots_by_size is no list of numbers");
+      settings.slots.push_back(slots.get<int32_t>());
+    }
+  }
   settings.stream_buffers = static_cast<int32_t>(number("streaming_buffers"));
   settings.chunk_bytes = number("transfer_chunk_bytes");
   settings.link_bytes_per_second = number("link_bytes_per_second");
@@ -166,13 +196,15 @@ Result<DeviceSimResult> SimulateRecorded(const RecordedRun& run, const RecordedS
   options.slots = settings.slots;
   options.stream_buffers = settings.stream_buffers;
   options.expert_bytes = run.shape().expert_bytes;
+  options.block_bytes = settings.block_bytes;
+  options.slot_class = settings.slot_class;
   options.queue.chunk_bytes = settings.chunk_bytes;
   options.link_bytes_per_second = settings.link_bytes_per_second;
   options.link_latency_ns = settings.link_latency_ns;
   options.chunk_prepare_ns = static_cast<int64_t>(costs.chunk_prepare);
   options.chunk_start_ns = static_cast<int64_t>(costs.chunk_start);
   options.arrival_ns = static_cast<int64_t>(costs.arrival);
-  options.ranking_ns = static_cast<int64_t>(costs.ranked_slot * settings.slots);
+  options.ranking_ns = static_cast<int64_t>(costs.ranked_slot * settings.slots_in_all());
   const Lockstep steps = MakeRecordedSteps(run.routing(), run.rows());
   return SimulateDevice(run.routing(), steps, MeasuredTimes(costs), std::move(options));
 }

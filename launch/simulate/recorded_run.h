@@ -9,6 +9,7 @@
 
 #include "common/status.h"
 #include "common/trace/trace_sink.h"
+#include "expert_store/store_view.h"
 #include "sim/device_simulator.h"
 #include "sim/measured_times.h"
 #include "sim/routing_trace.h"
@@ -67,11 +68,17 @@ Result<RecordedRun> LoadRecordedRun(const std::string& path);
 // What a run was set to, as far as a simulation without prefetch needs it.
 struct RecordedSettings {
   CacheRanks ranks = CacheRanks::kOwn;
-  int32_t slots = 0;
+  std::vector<int32_t> slots = {0};   // of each class
+  std::vector<uint64_t> block_bytes;  // as in DeviceSimOptions; see TakeBlocks()
+  std::vector<uint8_t> slot_class;
   int32_t stream_buffers = 2;
   uint64_t chunk_bytes = 1 << 20;
   uint64_t link_bytes_per_second = 0;
   int64_t link_latency_ns = 0;
+
+  int32_t slots_in_all() const;
+  // What the experts of the run's model take. An error when their sizes are not those of the slots.
+  Status TakeBlocks(const StoreView& store);
 };
 // From the configuration that the worker has put into its trace. An error says what is missing, or
 // what this run did that cannot be simulated step by step: computing in place, prefetch, a

@@ -66,7 +66,7 @@ ArmSetup ArmSetupFor(const RoutingTrace& trace, std::span<const uint64_t> traini
 }
 
 void SetDevice(const HardwareProfile& hardware, int32_t slots, DeviceSimOptions* options) {
-  options->slots = slots;
+  options->slots = {slots};
   options->stream_buffers = kStreamBuffers;
   options->link_bytes_per_second = hardware.link_bytes_per_second;
   options->link_latency_ns = hardware.link_latency_ns;

@@ -8,8 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "common/mapped_file.h"
+#include "expert_store/store_writer.h"
 #include "launch/bench/bench_engine.h"
 #include "launch/bench/bench_model.h"
+#include "worker/cached_executor.h"
 #include "worker/routing_recorder.h"
 
 namespace expertflow {
@@ -23,18 +26,38 @@ constexpr MeasuredCosts kCosts{.layer = 20'000, .experts = 5'000, .expert = 4'00
 struct CellOfTheTruth {
   double resident_percent;
   uint64_t link_bytes_per_second;
-  int32_t sequences;  // at once
+  int32_t sequences;   // at once
+  bool mixed = false;  // experts of two types, and slots of two sizes
 };
+
+// The bundled model with every third expert as INT8, the others as INT4.
+Result<BenchModel> MixedModel() {
+  ASSIGN_OR_RETURN(const BenchCheckpoint source,
+                   BenchCheckpoint::Open(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe"));
+  const WeightPlan& plan = source.architecture->weights();
+  StoreSettings settings;
+  for (size_t i = 0; i < plan.experts.size(); ++i) {
+    settings.each_expert.push_back(i % 3 == 0 ? DType::kInt8 : DType::kInt4);
+  }
+  ASSIGN_OR_RETURN(const std::string config,
+                   ReadFileToString(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe/config.json", 1 << 20));
+  ASSIGN_OR_RETURN(const StoreLayout layout,
+                   StoreLayout::Make(plan, *source.checkpoint, config, settings));
+  const std::string path = ::testing::TempDir() + "/mixed.efstore";
+  RETURN_IF_ERROR(PackStore(layout, path, {}));
+  return BenchModel::Open(path, ::testing::TempDir());
+}
 
 class RecordedRunTest : public ::testing::TestWithParam<CellOfTheTruth> {};
 
 TEST_P(RecordedRunTest, FIELD_04_TheSimulatorDecidesAsTheWorkerDid) {
+  const CellOfTheTruth& cell = GetParam();
   const auto model =
-      BenchModel::Open(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe", ::testing::TempDir());
+      cell.mixed ? MixedModel()
+                 : BenchModel::Open(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe", ::testing::TempDir());
   ASSERT_TRUE(model.ok()) << model.status().ToString();
   const auto timeline = TimelineRecorder::Create("", true);
   ASSERT_TRUE(timeline.ok());
-  const CellOfTheTruth& cell = GetParam();
   BenchEngineOptions options;
   options.in_place = false;
   options.resident_percent = cell.resident_percent;
@@ -61,10 +84,13 @@ TEST_P(RecordedRunTest, FIELD_04_TheSimulatorDecidesAsTheWorkerDid) {
 
   const WorkerStats live = (*engine)->engine().stats();
   ASSERT_EQ(run.steps().size(), live.steps);
-  const RecordedSettings settings = {.slots = static_cast<int32_t>((*engine)->plan().expert_slots),
-                                     .stream_buffers = (*engine)->plan().streaming_buffers,
-                                     .link_bytes_per_second = cell.link_bytes_per_second,
-                                     .link_latency_ns = 10'000};
+  RecordedSettings settings;
+  settings.slots = SlotsOf((*engine)->plan().slot_classes);
+  ASSERT_EQ(settings.slots.size(), cell.mixed ? 2u : 1u);
+  settings.stream_buffers = (*engine)->plan().streaming_buffers;
+  settings.link_bytes_per_second = cell.link_bytes_per_second;
+  settings.link_latency_ns = 10'000;
+  ASSERT_TRUE(settings.TakeBlocks(model->store()).ok());
   const auto simulated = SimulateRecorded(run, settings, kCosts);
   ASSERT_TRUE(simulated.ok()) << simulated.status().ToString();
   EXPECT_EQ(simulated->cache_digest, live.decision_digest);
@@ -77,7 +103,7 @@ TEST_P(RecordedRunTest, FIELD_04_TheSimulatorDecidesAsTheWorkerDid) {
   EXPECT_GT(live.bypasses, 0u);
   // One slot less is another cache.
   RecordedSettings fewer = settings;
-  --fewer.slots;
+  --fewer.slots.back();
   const auto other = SimulateRecorded(run, fewer, kCosts);
   ASSERT_TRUE(other.ok());
   EXPECT_NE(other->cache_digest, live.decision_digest);
@@ -87,12 +113,14 @@ INSTANTIATE_TEST_SUITE_P(
     Cells, RecordedRunTest,
     ::testing::Values(CellOfTheTruth{8, 1'000'000'000, 1}, CellOfTheTruth{15, 4'000'000'000, 1},
                       CellOfTheTruth{30, 12'000'000'000, 1}, CellOfTheTruth{15, 1'000'000'000, 3},
-                      CellOfTheTruth{30, 4'000'000'000, 3}, CellOfTheTruth{50, 12'000'000'000, 3}),
+                      CellOfTheTruth{30, 4'000'000'000, 3}, CellOfTheTruth{50, 12'000'000'000, 3},
+                      CellOfTheTruth{30, 4'000'000'000, 1, true},
+                      CellOfTheTruth{15, 4'000'000'000, 3, true}),
     [](const auto& info) {
       const CellOfTheTruth& c = info.param;
       return "Resident" + std::to_string(static_cast<int>(c.resident_percent)) + "Link" +
              std::to_string(c.link_bytes_per_second / 1'000'000'000) + "Sequences" +
-             std::to_string(c.sequences);
+             std::to_string(c.sequences) + (c.mixed ? "Mixed" : "");
     });
 
 TEST(RecordedSettingsTest, WhatCannotBeSimulatedStepByStepIsNamed) {
@@ -111,11 +139,19 @@ TEST(RecordedSettingsTest, WhatCannotBeSimulatedStepByStepIsNamed) {
   shape.config = ok;
   const auto settings = SettingsOf(shape);
   ASSERT_TRUE(settings.ok()) << settings.status().ToString();
-  EXPECT_EQ(settings->slots, 100);
+  EXPECT_EQ(settings->slots, (std::vector<int32_t>{100}));
   EXPECT_EQ(settings->stream_buffers, 3);
   EXPECT_EQ(settings->chunk_bytes, 1000u);
   EXPECT_EQ(settings->link_bytes_per_second, 5000u);
   EXPECT_EQ(settings->link_latency_ns, 7);
+  const auto with_sizes = [&](const std::string& sizes) {
+    return std::string(ok).insert(1, "\"slots_by_size\": " + sizes + ", ");
+  };
+  shape.config = with_sizes("[20, 80]");
+  const auto sizes = SettingsOf(shape);
+  ASSERT_TRUE(sizes.ok()) << sizes.status().ToString();
+  EXPECT_EQ(sizes->slots, (std::vector<int32_t>{20, 80}));
+  EXPECT_THAT(message(with_sizes("[20, -1]")), HasSubstr("slots_by_size"));
   EXPECT_THAT(message(std::string(ok).replace(ok.find("expert_slots"), 12, "other")),
               HasSubstr("expert_slots"));
   EXPECT_THAT(message(std::string(ok).replace(ok.find("none"), 4, "x.efn")),

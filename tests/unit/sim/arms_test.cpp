@@ -94,7 +94,7 @@ class ArmsTest : public ::testing::Test {
     setup.forecaster = forecaster_;
     auto arm = MakeArm(name, setup, 1'000'000);
     EXPECT_TRUE(arm.ok()) << arm.status().ToString();
-    arm->options.slots = 40;
+    arm->options.slots = {40};
     arm->options.link_bytes_per_second = 10'000'000'000;
     arm->options.check_invariants = true;
     const SimModel model = Model();

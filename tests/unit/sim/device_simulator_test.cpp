@@ -45,7 +45,7 @@ std::vector<int32_t> AllSequences(const RoutingTrace& trace) {
 
 DeviceSimOptions Options(int32_t slots, uint64_t link_bytes_per_second) {
   DeviceSimOptions options;
-  options.slots = slots;
+  options.slots = {slots};
   options.expert_bytes = kExpertBytes;
   options.link_bytes_per_second = link_bytes_per_second;
   options.link_latency_ns = 10'000;

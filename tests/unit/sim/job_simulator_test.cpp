@@ -48,7 +48,7 @@ class Maker final : public SimDeviceMaker {
 
   Result<SimJobDevice> Make(const Lockstep& lockstep) const override {
     SimJobDevice device;
-    device.options.slots = slots_;
+    device.options.slots = {slots_};
     device.options.expert_bytes = kExpertBytes;
     device.options.link_bytes_per_second = rate_;
     device.options.link_latency_ns = 10'000;

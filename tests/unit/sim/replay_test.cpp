@@ -105,6 +105,45 @@ TEST(LockstepTest, LanesTakeTheNextSequenceAndEventsAreDistinctSets) {
   EXPECT_THAT(NextUses(lockstep), ElementsAre(2, 4, 2, 3, 3, 4, 4, 4, 4, 4, 4, 4));
 }
 
+// Slots of two sizes: each class is a cache of its own, for every policy, with its share of slots.
+TEST(ReplayTest, SlotsOfTwoSizesAreTwoCaches) {
+  std::vector<std::string> policies = kPolicies;
+  std::erase(policies, "static");  // begins with what the others have to load
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const RoutingTrace trace = RandomTrace(seed);
+    ReplayOptions options = OptionsFor(trace, policies, {0, 0.3, 0.6, 1});
+    const auto experts = static_cast<size_t>(ExpertBases(trace.experts).back());
+    std::mt19937_64 random(seed);
+    int32_t large = 0;
+    for (size_t e = 0; e < experts; ++e) {
+      const bool is_large = e == 0 || (e > 1 && random() % 3 == 0);
+      large += is_large ? 1 : 0;
+      options.block_bytes.push_back(is_large ? 9000 : 4000);
+    }
+    const auto small = static_cast<int32_t>(experts) - large;
+    const auto rows = Replay(trace, options, 2);
+    ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+    std::map<double, uint64_t> best;
+    for (const ReplayRow& row : *rows) {
+      if (row.policy == "belady") best[row.residency] = row.misses;
+    }
+    for (const ReplayRow& row : *rows) {
+      const auto share = [&](int32_t of) {
+        return static_cast<int32_t>(row.residency * of + 1e-9);
+      };
+      EXPECT_EQ(row.slots, share(large) + share(small));
+      EXPECT_EQ(row.slot_bytes,
+                static_cast<uint64_t>(share(large) * 3 * 4096 + share(small) * 4096));
+      EXPECT_GE(row.bytes_missed, 4000 * row.misses);
+      EXPECT_LE(row.bytes_missed, 9000 * row.misses);
+      EXPECT_GE(row.misses, best[row.residency]) << row.policy;
+      if (row.residency == 0) {
+        EXPECT_EQ(row.misses, row.uses) << row.policy;
+      }
+    }
+  }
+}
+
 // Three layers in a cycle, an expert each, two slots: the least recently used expert is always the
 // one needed next, so LRU never hits, and the bound keeps two of the three for good.
 TEST(ReplayTest, FIELD_22_LruMissesEverythingBelowOneCycle) {

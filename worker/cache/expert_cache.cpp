@@ -343,7 +343,7 @@ void ExpertCache::LinkByUse(int32_t slot) {
     return records_[slots_[static_cast<size_t>(s)].record].last_use;
   };
   // Used now, or, as what only prompts want, so long ago that the place is near the oldest.
-  const int32_t end = classes_[slots_[static_cast<size_t>(slot)].slot_class].by_use_end;
+  const int32_t end = by_use_[static_cast<size_t>(slot)].older;  // in no list any more
   int32_t newer = end;
   if (last_use(slot) < event_) {
     newer = by_use_[static_cast<size_t>(end)].newer;
@@ -361,7 +361,10 @@ void ExpertCache::LinkByUse(int32_t slot) {
 // stays as it is.
 void ExpertCache::Unlink(int32_t slot) {
   Neighbours& own = by_use_[static_cast<size_t>(slot)];
-  const int32_t end = classes_[slots_[static_cast<size_t>(slot)].slot_class].by_use_end;
+  // One class, nearly always: its end without a look at the slot.
+  const int32_t end = classes_.size() == 1
+                          ? static_cast<int32_t>(by_use_.size()) - 1
+                          : classes_[slots_[static_cast<size_t>(slot)].slot_class].by_use_end;
   const bool linked =
       own.older != end || own.newer != end || by_use_[static_cast<size_t>(end)].newer == slot;
   if (!linked) return;

@@ -13,21 +13,23 @@ namespace {
 constexpr uint64_t kKvBytesDefaultMax = uint64_t{256} << 20;
 constexpr int32_t kKvSequencesDefault = 4;
 
-// A share is a share of the experts, of each class the same; bytes are bytes of slots.
+// A share is a share of the experts, of each class the same, but at least one; bytes are bytes of
+// slots.
 Status PlanSlots(const ByteBudget& budget, std::span<SlotClass> classes) {
   const bool wants_some = budget.is_percent ? budget.percent > 0 : budget.bytes > 0;
   if (!wants_some) return OkStatus();
-  bool each_has_some = true;
   if (budget.is_percent) {
+    int64_t experts = 0;
     for (SlotClass& c : classes) {
-      c.slots = static_cast<int64_t>(budget.Resolve(static_cast<uint64_t>(c.experts)));
-      each_has_some = each_has_some && c.slots > 0;
+      experts += c.experts;
+      const uint64_t share = budget.Resolve(static_cast<uint64_t>(c.experts));
+      c.slots = std::max<int64_t>(1, static_cast<int64_t>(share));
     }
-  } else {
-    each_has_some = budget.bytes >= OneSlotOfEach(classes);
-    if (each_has_some) DivideAmongClasses(budget.bytes, classes);
+    if (budget.Resolve(static_cast<uint64_t>(experts)) > 0) return OkStatus();
+  } else if (budget.bytes >= OneSlotOfEach(classes)) {
+    DivideAmongClasses(budget.bytes, classes);
+    return OkStatus();
   }
-  if (each_has_some) return OkStatus();
   return InvalidArgument(fmt::format(
       "--expert-memory holds less than one expert{} ({}); use 0 for streaming only, or at least "
       "that much",

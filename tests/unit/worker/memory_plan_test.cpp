@@ -288,9 +288,17 @@ TEST(MemoryPlan, FIELD_46_SlotsOfSeveralSizes) {
     int64_t large;
     int64_t small;
   } cases[] = {
-      {Percent(0), 0, 0},          {Percent(10), 1, 3},         {Percent(50), 5, 15},
-      {Percent(100), 10, 30},      {Bytes(3 * 4096), 1, 1},     {Bytes(25 * 4096), 5, 15},
-      {Bytes(4 * 4096), 1, 2},     {Bytes(5 * 4096 - 1), 1, 2}, {Bytes(50 * 4096 - 1), 10, 29},
+      {Percent(0), 0, 0},
+      {Percent(3), 1, 1},
+      {Percent(9), 1, 2},
+      {Percent(10), 1, 3},
+      {Percent(50), 5, 15},
+      {Percent(100), 10, 30},
+      {Bytes(3 * 4096), 1, 1},
+      {Bytes(25 * 4096), 5, 15},
+      {Bytes(4 * 4096), 1, 2},
+      {Bytes(5 * 4096 - 1), 1, 2},
+      {Bytes(50 * 4096 - 1), 10, 29},
       {Bytes(UINT64_MAX), 10, 30},
   };
   for (const auto& [budget, large, small] : cases) {
@@ -306,7 +314,7 @@ TEST(MemoryPlan, FIELD_46_SlotsOfSeveralSizes) {
     EXPECT_EQ(plan.slot_bytes, 8192u);
     EXPECT_EQ(plan.streaming_bytes, 2 * 8192u);
   }
-  for (const ByteBudget& budget : {Percent(9), Bytes(3 * 4096 - 1)}) {
+  for (const ByteBudget& budget : {Percent(2), Bytes(3 * 4096 - 1)}) {
     MemoryPlanInput input = MixedInput();
     input.expert_memory = budget;
     EXPECT_THAT(MustRefuse(input), HasSubstr("less than one expert of each of 2 sizes (12.3 kB)"));

@@ -3,15 +3,17 @@
 
 usage: check_structure.py SOURCE_DIR STRUCTURE_DIR
 
-STRUCTURE_DIR has ranks.txt (path=target:rank, one a line) and pure.txt (absolute paths), which
-CMake writes when it configures. Rules:
+STRUCTURE_DIR has ranks.txt (path=target:rank, one a line), and pure.txt and joined.txt (absolute
+paths), which CMake writes when it configures. Rules:
 - a file includes headers of its own target and of targets of lower rank only;
 - a quoted include is the path from the root of the tree, of a header that belongs to a target;
 - a source file includes the header of its name first, which shows that the header stands alone
   (CMake compiles the headers that have no source file);
 - a source file belongs to a target (programs in launch/, and tests and benchmarks, need not);
 - a pure policy, and our headers that it includes, name no clock, thread, lock, I/O, log, random
-  number or hash-ordered container, and it has no mutable static state.
+  number or hash-ordered container, and it has no mutable static state;
+- names in unnamed namespaces are unique within a target, among the files that may be compiled as
+  one (EXPERTFLOW_UNITY): which ones are joined changes with every file that is added.
 """
 
 import os
@@ -47,6 +49,13 @@ NOT_A_VARIABLE = re.compile(
     r"^(?:const|constexpr|consteval|class|struct|enum|union|using|typedef|namespace|template|"
     r"friend|return|extern|public|private|protected|case|goto|else|do|static|concept)\b")
 
+# At the beginning of a line within an unnamed namespace.
+LOCAL_NAME = re.compile(
+    r"(?:inline )?(?:constexpr|const) [^;(=]*?\b(k\w+)\s*(?:=|\[|\{)|"
+    r"(?:struct|class|union|enum class|enum) (\w+)\s*(?:final\s*)?[:{]|"
+    r"(using \w+ = [^;]*);|"
+    r"(?!template|namespace|static_assert|return)[A-Za-z_][^;={}()]*?[ *&>](\w+\([^{;]*\))\s*\{")
+
 
 def strip_comments_and_strings(text):
     """Blanks comments and literals but keeps every line where it is; includes are left alone."""
@@ -70,11 +79,29 @@ def includes(text):
              match.group(1), match.group(2)) for match in INCLUDE.finditer(text)]
 
 
+def local_names(text):
+    """(line, name) of what unnamed namespaces declare; of functions with their parameters, as
+    they may be overloaded, and of aliases with their type, as they may be repeated."""
+    found = []
+    for begin in re.finditer(r"^namespace \{$", text, re.MULTILINE):
+        depth, at = 1, begin.end()
+        while depth > 0 and at < len(text):
+            if text[at] == "\n" and depth == 1:
+                match = LOCAL_NAME.match(text, at + 1)
+                if match:
+                    name = next(group for group in match.groups() if group)
+                    found.append((line_of(text, at + 1), re.sub(r"\s+", " ", name)))
+            depth += {"{": 1, "}": -1}.get(text[at], 0)
+            at += 1
+    return found
+
+
 class Structure:
-    def __init__(self, root, ranks, pure):
+    def __init__(self, root, ranks, pure, joined=frozenset()):
         self.root = root
         self.ranks = ranks  # path -> (target, rank)
         self.pure = pure    # set of paths
+        self.joined = joined  # the same
         self.texts = {path: strip_comments_and_strings(source_tree.read(root, path))
                       for path in source_tree.code_files(root)}
 
@@ -86,6 +113,23 @@ class Structure:
         for path in sorted(self.pure):
             if path in self.texts:
                 found += self._purity_problems(path)
+        return found + self._joined_problems()
+
+    def _joined_problems(self):
+        found, first = [], {}
+        for path in sorted(self.joined & self.texts.keys()):
+            target = self.ranks[path][0]
+            for line, name in local_names(self.texts[path]):
+                if name.startswith("using "):
+                    alias = name.split()[1]
+                    known = first.setdefault((target, "using " + alias), (path, line, name))
+                    clash = known[2] != name
+                else:
+                    known = first.setdefault((target, name), (path, line, name))
+                    clash = known[0] != path
+                if clash:
+                    found.append(f"{path}:{line}: '{name}' is also in {known[0]}:{known[1]}, and "
+                                 f"sources of {target} are joined: give one another name")
         return found
 
     def _owner(self, path):
@@ -188,9 +232,11 @@ def load(root, structure):
             path, owner = entry.split("=")
             target, rank = owner.split(":")
             ranks[os.path.normpath(path)] = (target, int(rank))
-    with open(os.path.join(structure, "pure.txt"), encoding="utf-8") as file:
-        pure = {os.path.relpath(path, root) for path in file.read().splitlines() if path}
-    return Structure(root, ranks, pure)
+    listed = {}
+    for name in ("pure", "joined"):
+        with open(os.path.join(structure, f"{name}.txt"), encoding="utf-8") as file:
+            listed[name] = {os.path.relpath(path, root) for path in file.read().split()}
+    return Structure(root, ranks, listed["pure"], listed["joined"])
 
 
 def main():

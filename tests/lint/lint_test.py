@@ -87,6 +87,31 @@ class StructureTest(TreeTest):
             for problem in found:
                 self.assertIn('must include "common/ids.h" first', problem)
 
+    def joined_problems(self, one, other):
+        ranks = {"worker/one.cpp": ("worker", 3), "worker/other.cpp": ("worker", 3)}
+        for path, text in (("worker/one.cpp", one), ("worker/other.cpp", other)):
+            self.write(path, f"namespace expertflow {{\nnamespace {{\n\n{text}\n}}\n}}\n")
+        return check_structure.Structure(self.root, ranks, set(), set(ranks)).problems()
+
+    def test_names_of_joined_sources_are_unique(self):
+        for text in ("constexpr int kMost = 3;", "const std::string kNames[] = {\n    {}};",
+                     "struct Row {\n  int a = 0;\n};", "class Loop final : public Base {\n};",
+                     "enum class Kind { kOne };",
+                     "double Ratio(double a, double b) {\n  return a / b;\n}",
+                     "Result<Config> Read(const Json& json,\n                    int depth) {\n}"):
+            found = self.joined_problems(text, text)
+            self.assertEqual(len(found), 1, text)
+            self.assertIn("worker/other.cpp:4: ", found[0])
+        self.assertEqual(len(self.joined_problems("using A = int;", "using A = long;")), 1)
+
+    def test_names_of_joined_sources_may_differ_or_mean_the_same(self):
+        for one, other in (("constexpr int kMost = 3;", "constexpr int kLeast = 3;"),
+                           ("using A = int;", "using A = int;"),
+                           ("int F(int a) {\n  const int kMost = a;\n  return kMost;\n}",
+                            "int F(long a) {\n  const int kMost = 2;\n  return kMost;\n}"),
+                           ("struct A {\n  struct Row {};\n};", "struct B {\n  struct Row {};\n};")):
+            self.assertEqual(self.joined_problems(one, other), [], one)
+
     def test_unlisted_file_is_refused(self):
         self.assert_refused("device/forgotten.cpp", "\n", "expertflow_add_library")
 

@@ -109,7 +109,8 @@ class StructureTest(TreeTest):
                            ("using A = int;", "using A = int;"),
                            ("int F(int a) {\n  const int kMost = a;\n  return kMost;\n}",
                             "int F(long a) {\n  const int kMost = 2;\n  return kMost;\n}"),
-                           ("struct A {\n  struct Row {};\n};", "struct B {\n  struct Row {};\n};")):
+                           ("struct A {\n  struct Row {};\n};",
+                            "struct B {\n  struct Row {};\n};")):
             self.assertEqual(self.joined_problems(one, other), [], one)
 
     def test_unlisted_file_is_refused(self):

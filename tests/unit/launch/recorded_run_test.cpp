@@ -43,9 +43,11 @@ Result<BenchModel> MixedModel() {
                    ReadFileToString(EXPERTFLOW_SOURCE_DIR "/models/tiny-moe/config.json", 1 << 20));
   ASSIGN_OR_RETURN(const StoreLayout layout,
                    StoreLayout::Make(plan, *source.checkpoint, config, settings));
-  const std::string path = ::testing::TempDir() + "/mixed.efstore";
+  // What is mapped stays when its name is gone.
+  ASSIGN_OR_RETURN(const TemporaryFolder temporary, TemporaryFolder::Create(::testing::TempDir()));
+  const std::string path = temporary.path() + "/mixed.efstore";
   RETURN_IF_ERROR(PackStore(layout, path, {}));
-  return BenchModel::Open(path, ::testing::TempDir());
+  return BenchModel::Open(path, temporary.path());
 }
 
 class RecordedRunTest : public ::testing::TestWithParam<CellOfTheTruth> {};

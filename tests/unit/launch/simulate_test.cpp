@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "launch/bench/bench_model.h"
 #include "launch/simulate/hardware_profiles.h"
 #include "launch/simulate/job_simulation.h"
 #include "launch/simulate/sim_model.h"
@@ -21,8 +22,8 @@ constexpr const char* kProfile =
     "flops = 1e12\nmemory_bandwidth = \"100GB/s\"\nlaunch = \"1us\"\nmemory = \"8GB\"\n"
     "link = \"10GB/s\"\nlink_latency = \"5us\"\nsources = \"a test\"\n";
 
-std::string WriteProfile(const std::string& text) {
-  const std::string path = ::testing::TempDir() + "profile.toml";
+std::string WriteProfile(const TemporaryFolder& folder, const std::string& text) {
+  const std::string path = folder.path() + "/profile.toml";
   std::ofstream(path) << text;
   return path;
 }
@@ -48,7 +49,9 @@ TEST(HardwareProfilesTest, AllBuiltInOnesLoadAndSayWhereTheyAreFrom) {
 }
 
 TEST(HardwareProfilesTest, AFileIsReadAndWhatIsWrongIsNamed) {
-  const auto hardware = LoadHardware(WriteProfile(kProfile));
+  const auto folder = TemporaryFolder::Create(::testing::TempDir());
+  ASSERT_TRUE(folder.ok()) << folder.status().ToString();
+  const auto hardware = LoadHardware(WriteProfile(*folder, kProfile));
   ASSERT_TRUE(hardware.ok()) << hardware.status().ToString();
   EXPECT_EQ(hardware->name, "profile");
   EXPECT_EQ(hardware->link_bytes_per_second, 10'000'000'000u);
@@ -70,7 +73,7 @@ TEST(HardwareProfilesTest, AFileIsReadAndWhatIsWrongIsNamed) {
   for (const auto& test : cases) {
     std::string text = kProfile;
     text.replace(text.find(test.from), test.from.size(), test.to);
-    const auto read = LoadHardware(WriteProfile(text));
+    const auto read = LoadHardware(WriteProfile(*folder, text));
     ASSERT_FALSE(read.ok()) << text;
     EXPECT_THAT(read.status().message(), HasSubstr(test.words));
   }

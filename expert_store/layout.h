@@ -151,6 +151,10 @@ struct ExpertTypes {
 
 // How many experts have a block of so many bytes.
 using BlockCounts = std::map<uint64_t, int64_t>;
+// 0 without blocks.
+inline uint64_t LargestBlock(const BlockCounts& blocks) {
+  return blocks.empty() ? 0 : blocks.rbegin()->first;
+}
 
 // Adds those that are not there yet; ascending.
 void AddTypes(const ExpertTypes& types, std::vector<DType>* distinct);

@@ -69,9 +69,7 @@ class StoreLayout {
   uint64_t expert_bytes() const { return expert_bytes_; }
   const BlockCounts& expert_blocks() const { return expert_blocks_; }
   // The largest block. 0 without experts.
-  uint64_t expert_block_bytes() const {
-    return expert_blocks_.empty() ? 0 : expert_blocks_.rbegin()->first;
-  }
+  uint64_t expert_block_bytes() const { return LargestBlock(expert_blocks_); }
   // The types of the experts' matrices, ascending.
   const std::vector<DType>& expert_dtypes() const { return expert_dtypes_; }
 

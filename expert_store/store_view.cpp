@@ -93,6 +93,13 @@ int32_t StoreView::ExpertsIn(LayerId layer) const {
                               index_.layer_begin[layer.index()]);
 }
 
+std::vector<uint64_t> StoreView::ExpertBlockBytes() const {
+  std::vector<uint64_t> bytes;
+  bytes.reserve(index_.experts.size());
+  for (const ExpertEntry& entry : index_.experts) bytes.push_back(entry.bytes);
+  return bytes;
+}
+
 const DenseTensor* StoreView::FindDense(std::string_view name) const {
   const auto at = std::lower_bound(
       index_.dense.begin(), index_.dense.end(), name,

@@ -75,10 +75,10 @@ class StoreView {
   // REQUIRES: HasExpert(key)
   ExpertBlock Expert(ExpertKey key) const;
   const BlockCounts& expert_blocks() const { return expert_blocks_; }
+  // Of each expert, layer by layer.
+  std::vector<uint64_t> ExpertBlockBytes() const;
   // The largest block. 0 without experts.
-  uint64_t expert_block_bytes() const {
-    return expert_blocks_.empty() ? 0 : expert_blocks_.rbegin()->first;
-  }
+  uint64_t expert_block_bytes() const { return LargestBlock(expert_blocks_); }
   uint64_t total_expert_bytes() const { return expert_bytes_; }
   // The types of the experts' matrices, ascending.
   std::span<const DType> expert_dtypes() const { return expert_dtypes_; }

@@ -172,15 +172,11 @@ Result<std::vector<uint64_t>> BlockBytes(const std::string& path, const RoutingT
         fmt::format("--model {}: there is no store file in it; make one with pack", path));
   }
   ASSIGN_OR_RETURN(const StoreView store, StoreView::OpenFile(model.store_file));
-  std::vector<uint64_t> bytes;
   std::vector<int32_t> experts;
   for (int32_t l = 0; l < store.layers(); ++l) {
-    const int32_t count = store.ExpertsIn(LayerId(l));
-    if (count > 0) experts.push_back(count);
-    for (int32_t e = 0; e < count; ++e) {
-      bytes.push_back(store.Expert({LayerId(l), ExpertId(e)}).bytes);
-    }
+    if (const int32_t count = store.ExpertsIn(LayerId(l)); count > 0) experts.push_back(count);
   }
+  std::vector<uint64_t> bytes = store.ExpertBlockBytes();
   if (experts == trace.experts) return bytes;
   return InvalidArgument(fmt::format(
       "--model {}: has {} experts in {} layers; the trace is of {} in {}", path, bytes.size(),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -51,11 +50,7 @@ class ReplayArm {
       row_.misses += miss;
       row_.digest = (row_.digest ^ miss) * 1099511628211u;
     }
-    for (size_t i = 0; i < missed_.size() && !block_bytes_.empty(); ++i) {
-      if (missed_[i] != 0) {
-        row_.bytes_missed += block_bytes_[static_cast<size_t>(event.experts[i])];
-      }
-    }
+    if (!block_bytes_.empty()) CountBytes(event);
     if (!check) return OkStatus();
     if (cache_->resident() > row_.slots) return Internal(row_.policy + ": more than its slots");
     return cache_->CheckInvariants().WithContext(row_.policy);
@@ -94,6 +89,13 @@ class ReplayArm {
   }
 
  private:
+  void CountBytes(const ReplayEvent& event) {
+    for (size_t i = 0; i < missed_.size(); ++i) {
+      if (missed_[i] == 0) continue;
+      row_.bytes_missed += block_bytes_[static_cast<size_t>(event.experts[i])];
+    }
+  }
+
   ReplayRow row_;
   std::unique_ptr<ReplayCache> cache_;
   std::vector<SequenceSums> sums_;
@@ -146,13 +148,8 @@ Result<std::vector<ReplayRow>> Replay(const RoutingTrace& trace, const ReplayOpt
                                               : static_cast<double>(lockstep.experts.size()) /
                                                     static_cast<double>(lockstep.steps());
   CHECK(options.block_bytes.empty() || options.block_bytes.size() == static_cast<size_t>(experts));
-  std::map<uint64_t, int64_t> blocks;
-  for (const uint64_t bytes : options.block_bytes) ++blocks[bytes];
-  const std::vector<SlotClass> classes = SlotClassesOf(blocks);
-  std::vector<uint8_t> slot_class;
-  for (const uint64_t bytes : options.block_bytes) {
-    slot_class.push_back(static_cast<uint8_t>(SlotClassOf(classes, bytes)));
-  }
+  const std::vector<SlotClass> classes = SlotClassesOf(CountBlocks(options.block_bytes));
+  const std::vector<uint8_t> slot_class = SlotClassesOfEach(classes, options.block_bytes);
   std::vector<ReplayArm> arms;
   for (const std::string& policy : options.policies) {
     for (const double residency : options.residencies) {

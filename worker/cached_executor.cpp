@@ -27,13 +27,15 @@ std::vector<int32_t> ExpertsPerLayer(const ExpertBlockSource& source) {
   return experts;
 }
 
-template <typename Visit>
-void ForEachExpert(const ExpertBlockSource& source, Visit visit) {
+// Of each expert, layer by layer.
+std::vector<uint64_t> BlockBytesOf(const ExpertBlockSource& source) {
+  std::vector<uint64_t> bytes;
   for (int32_t l = 0; l < source.layers(); ++l) {
     for (int32_t e = 0; e < source.experts(LayerId(l)); ++e) {
-      visit(source.Block({LayerId(l), ExpertId(e)}));
+      bytes.push_back(source.Block({LayerId(l), ExpertId(e)}).bytes);
     }
   }
+  return bytes;
 }
 
 ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
@@ -41,11 +43,10 @@ ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
   ExpertPolicyOptions policy;
   policy.cache.experts = ExpertsPerLayer(source);
   const std::vector<SlotClass> classes = SlotClassesOfSource(source);
-  ForEachExpert(source, [&](const ExpertBlock& b) {
-    policy.cache.block_bytes.push_back(b.bytes);
-    policy.cache.slot_class.push_back(static_cast<uint8_t>(SlotClassOf(classes, b.bytes)));
-  });
-  if (classes.size() == 1) policy.cache.slot_class.clear();
+  policy.cache.block_bytes = BlockBytesOf(source);
+  if (classes.size() > 1) {
+    policy.cache.slot_class = SlotClassesOfEach(classes, policy.cache.block_bytes);
+  }
   policy.cache.top_k = options.top_k;
   policy.cache.slots = options.slots;
   policy.cache.ranking = options.ranking;
@@ -58,9 +59,8 @@ ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
 }
 
 uint64_t LargestExpertBytes(const ExpertBlockSource& source) {
-  uint64_t largest = 0;
-  ForEachExpert(source, [&](const ExpertBlock& b) { largest = std::max(largest, b.bytes); });
-  return largest;
+  const std::vector<uint64_t> bytes = BlockBytesOf(source);
+  return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
 }
 
 // Sets `followed` to the result when the lead is decided elsewhere.
@@ -90,9 +90,7 @@ std::unique_ptr<StrideController> MakeStride(const ExpertBlockSource& source,
 const bool kPoisonFreedSlots = kPoison;
 
 std::vector<SlotClass> SlotClassesOfSource(const ExpertBlockSource& source) {
-  BlockCounts blocks;
-  ForEachExpert(source, [&](const ExpertBlock& b) { ++blocks[b.bytes]; });
-  return SlotClassesOf(blocks);
+  return SlotClassesOf(CountBlocks(BlockBytesOf(source)));
 }
 
 std::vector<int32_t> SlotsOf(std::span<const SlotClass> classes) {
@@ -120,6 +118,7 @@ CachedExecutor::CachedExecutor(Device& device, const ExpertBlockSource& source,
       predictions_(device, source, options.predictor, options.predictor_learns, options.top_k,
                    options.sequences_max, options.policy_time_most),
       observer_(observer),
+      largest_block_bytes_(LargestExpertBytes(source)),
       classes_(SlotClassesOfSource(source)),
       rows_(source),
       forecast_cost_(options.policy_time_most),
@@ -625,7 +624,7 @@ std::optional<MeasuredStride> CachedExecutor::TakeStride() {
   const TransferEngine::Lock lock(engine_->mutex());
   const auto window = followed_->TakeWindow();
   if (!window) return std::nullopt;
-  return MeasuredStride{LargestExpertBytes(source_), options_.stride, *window};
+  return MeasuredStride{largest_block_bytes_, options_.stride, *window};
 }
 
 ExpertReport CachedExecutor::experts() const {

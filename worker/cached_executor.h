@@ -145,6 +145,7 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   const CachedExecutorOptions options_;
   LayerPredictions predictions_;
   ExecutorObserver* const observer_;
+  const uint64_t largest_block_bytes_;
   const std::vector<SlotClass> classes_;
   std::vector<size_t> layer_base_;
   std::vector<ExpertBlock> blocks_;

@@ -34,9 +34,7 @@ struct StoreSizes {
 
   int64_t expert_count() const;
   // The largest; 0 without experts.
-  uint64_t expert_block_bytes() const {
-    return expert_blocks.empty() ? 0 : expert_blocks.rbegin()->first;
-  }
+  uint64_t expert_block_bytes() const { return LargestBlock(expert_blocks); }
 };
 
 StoreSizes StoreSizesOf(const StoreView& store);

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "common/units.h"
 #include "sim/memory_layouts.h"

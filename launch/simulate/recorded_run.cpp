@@ -136,12 +136,8 @@ Status RecordedSettings::TakeBlocks(const StoreView& store) {
         fmt::format("the recorded run had slots of {} sizes, the model's experts need {}",
                     slots.size(), classes.size()));
   }
-  for (int32_t l = 0; l < store.layers(); ++l) {
-    for (int32_t e = 0; e < store.ExpertsIn(LayerId(l)); ++e) {
-      block_bytes.push_back(store.Expert({LayerId(l), ExpertId(e)}).bytes);
-      slot_class.push_back(static_cast<uint8_t>(SlotClassOf(classes, block_bytes.back())));
-    }
-  }
+  block_bytes = store.ExpertBlockBytes();
+  slot_class = SlotClassesOfEach(classes, block_bytes);
   return OkStatus();
 }
 

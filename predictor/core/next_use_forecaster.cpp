@@ -35,39 +35,18 @@ EXPERTFLOW_WIDE void AddScaled(float scale, const float* from, size_t count, flo
 }
 
 // to += scales[0] * rows[0] + ... of `rows` rows that lie `stride` numbers apart. Four at a time:
-// that many fewer passes over `to`.
-EXPERTFLOW_WIDE void AddScaledRows(const float* scales, const float* from, size_t rows,
-                                   size_t stride, size_t count, float* to) {
+// that many fewer passes over `to`. A part of its two callers, which are compiled for wide
+// registers.
+template <typename T>
+[[gnu::always_inline]] inline void AddRowsOf(const float* scales, const T* from, size_t rows,
+                                             size_t stride, size_t count, float* to) {
+  const auto raise = [](T value) { return static_cast<float>(value); };
   size_t r = 0;
   for (; r + 4 <= rows; r += 4) {
-    const float* a = from + r * stride;
-    const float* b = a + stride;
-    const float* c = b + stride;
-    const float* d = c + stride;
-    const float sa = scales[r];
-    const float sb = scales[r + 1];
-    const float sc = scales[r + 2];
-    const float sd = scales[r + 3];
-    for (size_t i = 0; i < count; ++i) {
-      to[i] += (sa * a[i] + sb * b[i]) + (sc * c[i] + sd * d[i]);
-    }
-  }
-  for (; r < rows; ++r) {
-    const float* a = from + r * stride;
-    for (size_t i = 0; i < count; ++i) to[i] += scales[r] * a[i];
-  }
-}
-
-// The same for rows of bytes.
-EXPERTFLOW_WIDE void AddScaledBytes(const float* scales, const int8_t* from, size_t rows,
-                                    size_t stride, size_t count, float* to) {
-  const auto raise = [](int8_t value) { return static_cast<float>(value); };
-  size_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    const int8_t* a = from + r * stride;
-    const int8_t* b = a + stride;
-    const int8_t* c = b + stride;
-    const int8_t* d = c + stride;
+    const T* a = from + r * stride;
+    const T* b = a + stride;
+    const T* c = b + stride;
+    const T* d = c + stride;
     const float sa = scales[r];
     const float sb = scales[r + 1];
     const float sc = scales[r + 2];
@@ -77,9 +56,19 @@ EXPERTFLOW_WIDE void AddScaledBytes(const float* scales, const int8_t* from, siz
     }
   }
   for (; r < rows; ++r) {
-    const int8_t* a = from + r * stride;
+    const T* a = from + r * stride;
     for (size_t i = 0; i < count; ++i) to[i] += scales[r] * raise(a[i]);
   }
+}
+
+EXPERTFLOW_WIDE void AddScaledRows(const float* scales, const float* from, size_t rows,
+                                   size_t stride, size_t count, float* to) {
+  AddRowsOf(scales, from, rows, stride, count, to);
+}
+
+EXPERTFLOW_WIDE void AddScaledRows(const float* scales, const int8_t* from, size_t rows,
+                                   size_t stride, size_t count, float* to) {
+  AddRowsOf(scales, from, rows, stride, count, to);
 }
 
 EXPERTFLOW_WIDE void Decay(float decay, size_t count, float* values) {
@@ -304,8 +293,8 @@ void NextUseForecaster::AddRows(const NextUseMap::ByteRows& bytes, size_t first_
     const float* scales = bytes.scales.data() + half * all_rows + first_row;
     for (size_t r = 0; r < count; ++r) scaled[r] = weights[r] * scales[r];
     const size_t from = std::max(begin, half * n);
-    AddScaledBytes(scaled, bytes.values.data() + first_row * 2 * n + from, count, 2 * n,
-                   (half + 1) * n - from, forecast_.data() + from);
+    AddScaledRows(scaled, bytes.values.data() + first_row * 2 * n + from, count, 2 * n,
+                  (half + 1) * n - from, forecast_.data() + from);
   }
 }
 

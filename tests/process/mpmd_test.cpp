@@ -2,6 +2,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "tests/loopback_listener.h"
 #include "tests/process/job_commands.h"
 
 namespace expertflow::testing {
@@ -155,19 +156,9 @@ TEST_F(MpmdTest, FIELD_53_AWorkerThatIsStartedByHandGetsWorkAndMayLeave) {
 // A socket of another version of the program, as far as a joiner can tell.
 class NewerCoordinator {
  public:
-  NewerCoordinator() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(any);
-    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&any), size), 0);
-    EXPECT_EQ(::listen(socket_.get(), 1), 0);
-    ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&any), &size);
-    port_ = ntohs(any.sin_port);
-  }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(socket_.port()); }
   void Answer() const {
-    const UniqueFd joiner(::accept(socket_.get(), nullptr, nullptr));
+    const UniqueFd joiner = socket_.Accept();
     const uint8_t challenge[] = {'E', 'F', 'F', 'J', 99, 0, 1, 0, 0, 0, 0, 0};
     EXPECT_EQ(::send(joiner.get(), challenge, sizeof(challenge), 0),
               static_cast<ssize_t>(sizeof(challenge)));
@@ -176,8 +167,7 @@ class NewerCoordinator {
   }
 
  private:
-  UniqueFd socket_;
-  uint16_t port_ = 0;
+  const LoopbackListener socket_{1};
 };
 
 // What a joiner of another version is told.

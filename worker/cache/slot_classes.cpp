@@ -48,6 +48,22 @@ size_t SlotClassOf(std::span<const SlotClass> classes, uint64_t block_bytes) {
   return c;
 }
 
+std::vector<uint8_t> SlotClassesOfEach(std::span<const SlotClass> classes,
+                                       std::span<const uint64_t> block_bytes) {
+  std::vector<uint8_t> each;
+  each.reserve(block_bytes.size());
+  for (const uint64_t bytes : block_bytes) {
+    each.push_back(static_cast<uint8_t>(SlotClassOf(classes, bytes)));
+  }
+  return each;
+}
+
+std::map<uint64_t, int64_t> CountBlocks(std::span<const uint64_t> block_bytes) {
+  std::map<uint64_t, int64_t> blocks;
+  for (const uint64_t bytes : block_bytes) ++blocks[bytes];
+  return blocks;
+}
+
 uint64_t OneSlotOfEach(std::span<const SlotClass> classes) {
   uint64_t bytes = 0;
   for (const SlotClass& c : classes) bytes += c.slot_bytes;

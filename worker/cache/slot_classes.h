@@ -31,6 +31,11 @@ std::vector<SlotClass> SlotClassesOf(const std::map<uint64_t, int64_t>& blocks);
 // REQUIRES: block_bytes is at most the first class's slot_bytes
 size_t SlotClassOf(std::span<const SlotClass> classes, uint64_t block_bytes);
 
+// The same for each block of a list, and how many blocks there are of each size.
+std::vector<uint8_t> SlotClassesOfEach(std::span<const SlotClass> classes,
+                                       std::span<const uint64_t> block_bytes);
+std::map<uint64_t, int64_t> CountBlocks(std::span<const uint64_t> block_bytes);
+
 // The least memory with a slot of each class.
 uint64_t OneSlotOfEach(std::span<const SlotClass> classes);
 

@@ -1,9 +1,7 @@
 // The load client of `bench serve`: when requests come, what answers say, what a report makes of
 // it.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cmath>
@@ -16,6 +14,7 @@
 #include "launch/load/arrivals.h"
 #include "launch/load/load_client.h"
 #include "launch/load/load_report.h"
+#include "tests/loopback_listener.h"
 
 namespace expertflow {
 namespace {
@@ -217,19 +216,12 @@ TEST(ServerUrl, IsReadFromAUrl) {
 // wait for ever.
 TEST(LoadClient, SendsEachRequestAtItsTimeWhateverTheServerDoes) {
   constexpr size_t kRequests = 5;
-  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(at);
-  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
-  ASSERT_EQ(::listen(listener.get(), 16), 0);
-  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &size), 0);
+  const LoopbackListener listener(16);
   std::thread server([&listener] {
     std::list<UniqueFd> clients;
     char buffer[256];
     for (size_t i = 0; i < kRequests; ++i) {
-      clients.emplace_back(::accept(listener.get(), nullptr, nullptr));
+      clients.push_back(listener.Accept());
       (void)!::recv(clients.back().get(), buffer, sizeof(buffer), 0);
     }
     // The last one gets no answer.
@@ -247,7 +239,7 @@ TEST(LoadClient, SendsEachRequestAtItsTimeWhateverTheServerDoes) {
     requests.push_back({static_cast<int64_t>(i) * 5'000'000, "GET / HTTP/1.1\r\n\r\n"});
   }
   const auto target =
-      ServerTarget::Find({"127.0.0.1", std::to_string(ntohs(at.sin_port)), ""}, nullptr);
+      ServerTarget::Find({"127.0.0.1", std::to_string(listener.port()), ""}, nullptr);
   ASSERT_TRUE(target.ok()) << target.status().ToString();
   const auto outcomes = RunLoad(*target, requests, {.timeout_ns = 20'000'000'000});
   server.join();

@@ -13,6 +13,7 @@
 #include "launch/load/http_exchange.h"
 #include "launch/load/load_client.h"
 #include "tests/certificate.h"
+#include "tests/loopback_listener.h"
 #include "tests/unit/serving/http_server_testing.h"
 
 namespace expertflow {
@@ -187,20 +188,12 @@ TEST_F(ServerStreamTest, TheOtherSchemeIsNamed) {
 class Listener {
  public:
   explicit Listener(std::string answer) : answer_(std::move(answer)) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(at);
-    EXPECT_EQ(::bind(fd_.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
-    EXPECT_EQ(::listen(fd_.get(), 16), 0);
     const timeval patience{.tv_sec = 20, .tv_usec = 0};
-    EXPECT_EQ(::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
-    EXPECT_EQ(::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&at), &size), 0);
-    port_ = std::to_string(ntohs(at.sin_port));
+    EXPECT_EQ(::setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
     thread_ = std::thread([this] {
       // Where a host has several addresses, one connection may only try whether somebody is there.
       while (received_.empty()) {
-        const UniqueFd client(::accept(fd_.get(), nullptr, nullptr));
+        const UniqueFd client = socket_.Accept();
         if (!client.valid()) break;  // nobody comes
         char buffer[4096];
         ssize_t count = 0;
@@ -211,7 +204,7 @@ class Listener {
       }
     });
   }
-  const std::string& port() const { return port_; }
+  std::string port() const { return std::to_string(socket_.port()); }
   // All, when the client is gone.
   const std::string& Received() {
     thread_.join();
@@ -220,8 +213,7 @@ class Listener {
 
  private:
   const std::string answer_;
-  UniqueFd fd_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  std::string port_;
+  const LoopbackListener socket_{16};
   std::string received_;
   std::thread thread_;
 };

@@ -144,6 +144,20 @@ TEST(ReplayTest, SlotsOfTwoSizesAreTwoCaches) {
   }
 }
 
+// Half of one large expert is no slot, half of three small ones is one.
+TEST(ReplayTest, AnExpertTakesNoSlotOfAnotherSize) {
+  const RoutingTrace trace = MakeTrace({4}, {{{{0}}, {{1}}, {{0}}, {{1}}, {{0}}, {{1}}}});
+  for (const std::string policy : {"lru", "belady", "ours-no-forecast"}) {
+    ReplayOptions options = OptionsFor(trace, {policy}, {0.5});
+    options.block_bytes = {9000, 4000, 4000, 4000};
+    const auto rows = Replay(trace, options, 1);
+    ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+    EXPECT_EQ((*rows)[0].slots, 1) << policy;
+    EXPECT_EQ((*rows)[0].misses, 4u) << policy;
+    EXPECT_EQ((*rows)[0].bytes_missed, 3 * 9000u + 4000) << policy;
+  }
+}
+
 // Three layers in a cycle, an expert each, two slots: the least recently used expert is always the
 // one needed next, so LRU never hits, and the bound keeps two of the three for good.
 TEST(ReplayTest, FIELD_22_LruMissesEverythingBelowOneCycle) {

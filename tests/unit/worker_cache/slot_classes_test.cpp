@@ -61,6 +61,10 @@ TEST(SlotClasses, ABlockIsOfTheSmallestThatHoldIt) {
   EXPECT_EQ(SlotClassOf(classes, 20 * kPage + 1), 0u);
   EXPECT_EQ(SlotClassOf(classes, 20 * kPage), 1u);
   EXPECT_EQ(SlotClassOf(classes, 1), 2u);
+  const std::vector<uint64_t> blocks = {20 * kPage, 1, 30 * kPage, 1};
+  EXPECT_EQ(SlotClassesOfEach(classes, blocks), (std::vector<uint8_t>{1, 2, 0, 2}));
+  EXPECT_EQ(CountBlocks(blocks),
+            (std::map<uint64_t, int64_t>{{1, 2}, {20 * kPage, 1}, {30 * kPage, 1}}));
 }
 
 TEST(SlotClasses, MemoryGivesAllTheSameShare) {

@@ -1,7 +1,9 @@
 #include "predictor/core/byte_matrix.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "common/check.h"
@@ -72,17 +74,15 @@ EXPERTFLOW_WIDE void RoundToSteps(const float* in, float steps_per_one, size_t n
   }
 }
 
-// The largest size of them; `finite` becomes 0 unless all are finite.
-EXPERTFLOW_WIDE float Largest(const float* in, size_t n, float* finite) {
-  float largest = 0;
-  float zero = 0;
+// The largest size of them; no finite number unless all are. Sizes are in the order of their bits,
+// and what is no finite number comes after all others.
+EXPERTFLOW_WIDE float Largest(const float* in, size_t n) {
+  int32_t largest = 0;
   for (size_t i = 0; i < n; ++i) {
-    const float size = in[i] < 0 ? -in[i] : in[i];
+    const int32_t size = std::bit_cast<int32_t>(in[i]) & INT32_MAX;
     largest = size > largest ? size : largest;
   }
-  for (size_t i = 0; i < n; ++i) zero += in[i] * 0.0f;
-  *finite = zero == 0 ? 1.0f : 0.0f;
-  return largest;
+  return std::bit_cast<float>(largest);
 }
 
 }  // namespace
@@ -91,10 +91,9 @@ StepRow ToSteps(std::span<const float> in, int16_t* step) {
   // Of sums of so many products with bytes, none leaves 32 bits.
   const int32_t most = std::min<int32_t>(
       INT16_MAX, static_cast<int32_t>(INT32_MAX / (128 * std::max<size_t>(in.size(), 1))));
-  float finite = 0;
-  const float largest = Largest(in.data(), in.size(), &finite);
+  const float largest = Largest(in.data(), in.size());
   const float steps_per_one = static_cast<float>(most) / largest;
-  if (finite == 0 || !(largest > 0) || !std::isfinite(steps_per_one)) {
+  if (!std::isfinite(largest) || !(largest > 0) || !std::isfinite(steps_per_one)) {
     std::fill_n(step, in.size(), int16_t{0});
     return {step, 0};
   }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "common/check.h"
+#include "common/wide.h"
 #include "predictor/core/byte_matrix.h"
 #include "predictor/core/logit_margin.h"
 
@@ -13,7 +15,7 @@ namespace expertflow {
 namespace {
 
 // The forest with the probe corrects the likeliest experts of a layer; the others are seldom used.
-constexpr int32_t kCandidates = 12;
+constexpr size_t kCandidates = 12;
 // Where the probe is this sure, the forest changes nothing that matters.
 constexpr float kCorrectedFrom = 0.05f;
 constexpr float kCorrectedTo = 0.99f;
@@ -52,10 +54,44 @@ void ToMargins(int32_t top_k, std::span<float> logits) {
   }
 }
 
-float RankOf(std::span<const float> margins, size_t expert) {
+EXPERTFLOW_WIDE int32_t CountAbove(const float* margins, size_t n, float margin) {
   int32_t above = 0;
-  for (const float margin : margins) above += margin > margins[expert] ? 1 : 0;
-  return static_cast<float>(above);
+  for (size_t i = 0; i < n; ++i) above += margins[i] > margin ? 1 : 0;
+  return above;
+}
+
+EXPERTFLOW_WIDE int32_t CountFrom(const float* margins, size_t n, float margin) {
+  int32_t from = 0;
+  for (size_t i = 0; i < n; ++i) from += margins[i] >= margin ? 1 : 0;
+  return from;
+}
+
+float RankOf(std::span<const float> margins, size_t expert) {
+  return static_cast<float>(CountAbove(margins.data(), margins.size(), margins[expert]));
+}
+
+// Several numbers of one register.
+constexpr size_t kLanes = 16;
+using ByteLanes = int8_t __attribute__((vector_size(kLanes)));
+using SumLanes = int16_t __attribute__((vector_size(kLanes * sizeof(int16_t))));
+
+// sums[e] += the sum of rows[..][e]. REQUIRES: at most 64 rows, whose sums 16 bits hold
+EXPERTFLOW_WIDE void AddRows(const int8_t* const* rows, size_t count, size_t n, float* sums) {
+  size_t e = 0;
+  for (; e + kLanes <= n; e += kLanes) {
+    SumLanes sum = {};
+    for (size_t r = 0; r < count; ++r) {
+      ByteLanes row;
+      std::memcpy(&row, rows[r] + e, sizeof(row));
+      sum += __builtin_convertvector(row, SumLanes);
+    }
+    for (size_t i = 0; i < kLanes; ++i) sums[e + i] += static_cast<float>(sum[i]);
+  }
+  for (; e < n; ++e) {
+    int32_t sum = 0;
+    for (size_t r = 0; r < count; ++r) sum += rows[r][e];
+    sums[e] += static_cast<float>(sum);
+  }
 }
 
 }  // namespace
@@ -70,8 +106,13 @@ float StateOf(std::span<const float> residual, float* out) {
   return sane ? 0.5f * std::log2(mean + 1e-6f) : 0.0f;
 }
 
-HybridPredictor::HybridPredictor(std::shared_ptr<const HybridModel> model)
-    : model_(std::move(model)) {
+HybridForests::HybridForests(const HybridModel& model)
+    : forest{ByteForest(model.forest[0]), ByteForest(model.forest[1])},
+      forest_probe{ByteForest(model.forest_probe[0]), ByteForest(model.forest_probe[1])} {}
+
+HybridPredictor::HybridPredictor(std::shared_ptr<const HybridModel> model,
+                                 std::shared_ptr<const HybridForests> forests)
+    : model_(std::move(model)), forests_(std::move(forests)) {
   const auto layers = static_cast<size_t>(model_->layers());
   const auto width = static_cast<size_t>(model_->width);
   for (int32_t l = 0; l <= model_->layers(); ++l) base_.push_back(model_->BaseOf(l));
@@ -99,6 +140,11 @@ HybridPredictor::HybridPredictor(std::shared_ptr<const HybridModel> model)
   probability_.resize(targets);
   features_.resize(kHybridFeatures * targets);
   correction_.reserve(targets);
+  const auto widest =
+      static_cast<size_t>(*std::max_element(model_->experts.begin(), model_->experts.end()));
+  near_.resize(widest);
+  far_.resize(widest);
+  lifts_.resize(static_cast<size_t>(model_->top_k));
   Reset();
 }
 
@@ -327,81 +373,94 @@ std::span<const uint16_t> HybridPredictor::ChosenOf(int32_t layer) const {
 
 void HybridPredictor::AddCandidates(PredictionArm arm, int32_t distance) {
   const std::span<const float> margins = ProbeMargins(distance);
+  const std::span<const float> base = Probabilities(distance);
   const bool pruned = arm == PredictionArm::kForestProbe;
-  order_.clear();
+  order_.resize(margins.size());
+  size_t count = 0;
   for (size_t e = 0; e < margins.size(); ++e) {
-    const float base = probability_[At(distance) + e];
-    if (pruned && !(base >= kCorrectedFrom && base <= kCorrectedTo)) continue;
-    order_.push_back(static_cast<int32_t>(e));
+    order_[count] = static_cast<int32_t>(e);
+    count += !pruned || (base[e] >= kCorrectedFrom && base[e] <= kCorrectedTo) ? 1 : 0;
   }
-  if (pruned && order_.size() > kCandidates) {
-    std::partial_sort(order_.begin(), order_.begin() + kCandidates, order_.end(),
-                      [&](int32_t a, int32_t b) {
-                        const float left = margins[static_cast<size_t>(a)];
-                        const float right = margins[static_cast<size_t>(b)];
-                        return left != right ? left > right : a < b;
-                      });
-    order_.resize(kCandidates);
-  }
+  order_.resize(count);
+  if (pruned && count > kCandidates) KeepLargest(margins);
   for (const int32_t expert : order_) {
-    candidates_.push_back(
-        {distance, expert, probability_[At(distance) + static_cast<size_t>(expert)]});
+    candidates_.push_back({distance, expert, base[static_cast<size_t>(expert)]});
   }
 }
 
-void HybridPredictor::FillFeatures(size_t index, bool probe) {
-  const Candidate& candidate = candidates_[index];
-  const auto expert = static_cast<size_t>(candidate.expert);
-  const auto target = static_cast<size_t>(source_) + static_cast<size_t>(candidate.distance);
-  const auto d = static_cast<size_t>(candidate.distance - 1);
-  const auto k = static_cast<size_t>(model_->top_k);
-  const auto kind = static_cast<size_t>(kind_);
-  const auto experts = static_cast<size_t>(model_->experts[target]);
-  const size_t through = base_[target] + expert;
-  const auto set = [&](HybridFeature feature, float value) {
-    features_[index * kHybridFeatures + static_cast<size_t>(feature)] = value;
-  };
-  const std::span<const float> pre_gate = PreGateMargins(candidate.distance);
-  set(kPreGateMargin, pre_gate[expert]);
-  set(kPreGateRank, RankOf(pre_gate, expert));
-  set(kPreGateProbability, Probability(model_->pre_gate_fit[kind][d], pre_gate[expert]));
+// Of order_, which ascends, those of the largest margins, the largest first.
+void HybridPredictor::KeepLargest(std::span<const float> margins) {
+  of_order_.clear();
+  for (const int32_t expert : order_) of_order_.push_back(margins[static_cast<size_t>(expert)]);
+  std::array<int32_t, kCandidates> largest;
+  for (size_t i = 0; i < order_.size(); ++i) {
+    const auto before = std::span<const float>(of_order_).first(i);
+    const auto after = std::span<const float>(of_order_).subspan(i + 1);
+    const int32_t place = CountFrom(before.data(), before.size(), of_order_[i]) +
+                          CountAbove(after.data(), after.size(), of_order_[i]);
+    if (place < int32_t{kCandidates}) largest[static_cast<size_t>(place)] = order_[i];
+  }
+  order_.assign(largest.begin(), largest.end());
+}
 
-  float near = 0;
-  float far = 0;
+void HybridPredictor::SumLifts(size_t target) {
+  const auto experts = static_cast<size_t>(model_->experts[target]);
+  const auto k = static_cast<size_t>(model_->top_k);
+  std::fill_n(near_.begin(), experts, 0.0f);
+  std::fill_n(far_.begin(), experts, 0.0f);
   for (int32_t back = 0; back < kCoactivationLayers && back <= source_; ++back) {
     const auto layer = static_cast<size_t>(source_ - back);
-    const std::vector<int8_t>& lift = model_->coactivation[target][target - layer - 1];
-    float sum = 0;
-    for (int32_t c = 0; c < chosen_count_[layer]; ++c) {
-      sum +=
-          static_cast<float>(lift[chosen_[layer * k + static_cast<size_t>(c)] * experts + expert]);
-    }
-    (back == 0 ? near : far) += sum;
+    const int8_t* lift = model_->coactivation[target][target - layer - 1].data();
+    const auto count = static_cast<size_t>(chosen_count_[layer]);
+    for (size_t c = 0; c < count; ++c) lifts_[c] = lift + chosen_[layer * k + c] * experts;
+    AddRows(lifts_.data(), count, experts, (back == 0 ? near_ : far_).data());
   }
-  set(kCoactivationNear, near);
-  set(kCoactivationFar, far);
+}
+
+// Of the candidates from `first` on, which are of one distance.
+void HybridPredictor::FillFeatures(size_t first, bool probe) {
+  const int32_t distance = candidates_[first].distance;
+  const auto target = static_cast<size_t>(source_) + static_cast<size_t>(distance);
+  const auto kind = static_cast<size_t>(kind_);
+  const Logistic& fit = model_->pre_gate_fit[kind][static_cast<size_t>(distance - 1)];
+  const std::span<const float> pre_gate = PreGateMargins(distance);
+  const std::span<const float> margins = ProbeMargins(distance);
+  SumLifts(target);
 
   const bool known = token_row_ != SIZE_MAX;
-  set(kTokenPrior,
-      known ? static_cast<float>(model_->token_prior[token_row_ * base_.back() + through]) / 255
-            : model_->base[through]);
-  set(kTokenCount,
-      known ? std::log2(1.0f + static_cast<float>(model_->token_count[token_row_])) : 0.0f);
-  set(kPosition, std::log2(1.0f + static_cast<float>(position_)));
-  set(kTokenDistance, token_distance_);
-  set(kUse1, use_[0][through]);
-  set(kUse8, use_[1][through]);
-  set(kUse64, use_[2][through]);
-  set(kEntropy, entropy_);
-  set(kNorm, norm_);
-  set(kBase, model_->base[through]);
-  set(kDistance, static_cast<float>(candidate.distance));
-  set(kSource, static_cast<float>(source_));
-  if (!probe) return;
-  const std::span<const float> margins = ProbeMargins(candidate.distance);
-  set(kProbeMargin, margins[expert]);
-  set(kProbeRank, RankOf(margins, expert));
-  set(kProbeProbability, candidate.base);
+  const uint8_t* prior =
+      known ? model_->token_prior.data() + token_row_ * base_.back() + base_[target] : nullptr;
+  const float token_count =
+      known ? std::log2(1.0f + static_cast<float>(model_->token_count[token_row_])) : 0.0f;
+  const float position = std::log2(1.0f + static_cast<float>(position_));
+  for (size_t index = first; index < candidates_.size(); ++index) {
+    const auto expert = static_cast<size_t>(candidates_[index].expert);
+    const size_t through = base_[target] + expert;
+    const auto set = [&](HybridFeature feature, float value) {
+      features_[index * kHybridFeatures + static_cast<size_t>(feature)] = value;
+    };
+    set(kPreGateMargin, pre_gate[expert]);
+    set(kPreGateRank, RankOf(pre_gate, expert));
+    set(kPreGateProbability, Probability(fit, pre_gate[expert]));
+    set(kCoactivationNear, near_[expert]);
+    set(kCoactivationFar, far_[expert]);
+    set(kTokenPrior, known ? static_cast<float>(prior[expert]) / 255 : model_->base[through]);
+    set(kTokenCount, token_count);
+    set(kPosition, position);
+    set(kTokenDistance, token_distance_);
+    set(kUse1, use_[0][through]);
+    set(kUse8, use_[1][through]);
+    set(kUse64, use_[2][through]);
+    set(kEntropy, entropy_);
+    set(kNorm, norm_);
+    set(kBase, model_->base[through]);
+    set(kDistance, static_cast<float>(distance));
+    set(kSource, static_cast<float>(source_));
+    if (!probe) continue;
+    set(kProbeMargin, margins[expert]);
+    set(kProbeRank, RankOf(margins, expert));
+    set(kProbeProbability, candidates_[index].base);
+  }
 }
 
 int32_t HybridPredictor::Evaluate(PredictionArm arm, int32_t distances) {
@@ -424,18 +483,23 @@ int32_t HybridPredictor::EvaluateTogether(std::span<HybridPredictor* const> rows
     TakeMargins(rows.subspan(first, std::min(kRowsTogether, rows.size() - first)), count);
   }
   for (HybridPredictor* row : rows) row->EvaluateMargins(arm);
+  Correct(rows, arm);
   return count;
 }
 
 void HybridPredictor::Reevaluate(PredictionArm arm) {
+  HybridPredictor* const row = this;
   candidates_.clear();
   EvaluateMargins(arm);
+  Correct({&row, 1}, arm);
 }
 
 void HybridPredictor::EvaluateMargins(PredictionArm arm) {
   const auto kind = static_cast<size_t>(kind_);
   const bool probe = arm == PredictionArm::kProbe || arm == PredictionArm::kForestProbe;
   const bool forest = arm == PredictionArm::kForest || arm == PredictionArm::kForestProbe;
+  // Looked up each time: the table may learn in between.
+  token_row_ = model_->TokenRowOf(token_);
   for (int32_t d = 1; d <= distances_; ++d) {
     const auto at = static_cast<size_t>(d - 1);
     const Logistic& fit = probe ? model_->probe_fit[kind][at] : model_->pre_gate_fit[kind][at];
@@ -444,20 +508,54 @@ void HybridPredictor::EvaluateMargins(PredictionArm arm) {
     for (size_t e = 0; e < margins.size(); ++e) {
       probability_[At(d) + e] = all ? 1.0f : Probability(fit, margins[e]);
     }
-    if (forest && !all) AddCandidates(arm, d);
+    if (!forest || all) continue;
+    const size_t first = candidates_.size();
+    AddCandidates(arm, d);
+    if (first < candidates_.size()) FillFeatures(first, probe);
   }
-  if (candidates_.empty()) return;
-  // Looked up each time: the table may learn in between.
-  token_row_ = model_->TokenRowOf(token_);
-  for (size_t i = 0; i < candidates_.size(); ++i) FillFeatures(i, probe);
-  const RandomForest& trees = probe ? model_->forest_probe[kind] : model_->forest[kind];
+}
+
+void HybridPredictor::Correct(std::span<HybridPredictor* const> rows, PredictionArm arm) {
+  if (arm != PredictionArm::kForest && arm != PredictionArm::kForestProbe) return;
+  const HybridPredictor& first = *rows[0];
+  const auto kind = static_cast<size_t>(first.kind_);
+  const bool probe = arm == PredictionArm::kForestProbe;
+  const RandomForest& trees = probe ? first.model_->forest_probe[kind] : first.model_->forest[kind];
   if (trees.trees == 0) return;
-  correction_.resize(candidates_.size());
-  EvaluateForest(trees, features_.data(), kHybridFeatures, correction_);
+  const ByteForest* bytes = nullptr;
+  if (first.forests_ != nullptr) {
+    bytes = &(probe ? first.forests_->forest_probe[kind] : first.forests_->forest[kind]);
+  }
+  if (bytes == nullptr || !bytes->fits()) {
+    for (HybridPredictor* row : rows) {
+      row->correction_.resize(row->candidates_.size());
+      EvaluateForest(trees, row->features_.data(), kHybridFeatures, row->correction_);
+      row->AddCorrections(row->correction_);
+    }
+    return;
+  }
+  std::vector<const float*>& asked = rows[0]->asked_;
+  std::vector<float>& correction = rows[0]->correction_;
+  asked.clear();
+  for (const HybridPredictor* row : rows) {
+    for (size_t i = 0; i < row->candidates_.size(); ++i) {
+      asked.push_back(row->features_.data() + i * kHybridFeatures);
+    }
+  }
+  correction.resize(asked.size());
+  bytes->Evaluate(trees.leaf, asked, correction);
+  size_t at = 0;
+  for (HybridPredictor* row : rows) {
+    row->AddCorrections(std::span<const float>(correction).subspan(at, row->candidates_.size()));
+    at += row->candidates_.size();
+  }
+}
+
+void HybridPredictor::AddCorrections(std::span<const float> corrections) {
   for (size_t i = 0; i < candidates_.size(); ++i) {
     float& probability =
         probability_[At(candidates_[i].distance) + static_cast<size_t>(candidates_[i].expert)];
-    const float corrected = candidates_[i].base + correction_[i];
+    const float corrected = candidates_[i].base + corrections[i];
     // A correction of a damaged file may be no number.
     if (!std::isnan(corrected)) probability = std::clamp(corrected, 0.0f, 1.0f);
   }

@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "predictor/core/byte_forest.h"
 #include "predictor/core/hybrid_model.h"
 
 namespace expertflow {
@@ -35,10 +36,21 @@ enum class PredictionArm : uint8_t {
 // log2 of the root mean square. REQUIRES: out has room for as many
 float StateOf(std::span<const float> residual, float* out);
 
+// A model's forests in the form that is quick to evaluate, for all its predictors. The leaves stay
+// with the model, where they may learn.
+struct HybridForests {
+  explicit HybridForests(const HybridModel& model);
+
+  std::array<ByteForest, kStateKinds> forest;        // without the probe
+  std::array<ByteForest, kStateKinds> forest_probe;  // with it
+};
+
 class HybridPredictor {
  public:
-  // REQUIRES: CheckHybridModel(*model).ok(); the forests may be absent for the arms without one
-  explicit HybridPredictor(std::shared_ptr<const HybridModel> model);
+  // `forests`: of this model; without them, its own are walked. REQUIRES:
+  // CheckHybridModel(*model).ok(); the forests may be absent for the arms without one
+  explicit HybridPredictor(std::shared_ptr<const HybridModel> model,
+                           std::shared_ptr<const HybridForests> forests = nullptr);
 
   const HybridModel& model() const { return *model_; }
   void Reset();  // a new sequence
@@ -105,11 +117,16 @@ class HybridPredictor {
   static void TakeMargins(std::span<HybridPredictor* const> rows, int32_t distances);
   void EvaluateMargins(PredictionArm arm);
   void AddCandidates(PredictionArm arm, int32_t distance);
-  void FillFeatures(size_t index, bool probe);
+  void KeepLargest(std::span<const float> margins);
+  void SumLifts(size_t target);
+  void FillFeatures(size_t first, bool probe);
+  static void Correct(std::span<HybridPredictor* const> rows, PredictionArm arm);
+  void AddCorrections(std::span<const float> corrections);
   size_t At(int32_t distance) const;  // of a target's experts in the arrays by target
 
   const std::shared_ptr<const HybridModel> model_;
-  std::vector<size_t> base_;  // [L + 1]
+  const std::shared_ptr<const HybridForests> forests_;  // null: the model's are walked
+  std::vector<size_t> base_;                            // [L + 1]
 
   // Of the sequence, as of the tokens before.
   std::vector<float> blocks_;              // [blocks, width] the first block is of this token
@@ -141,8 +158,13 @@ class HybridPredictor {
   std::vector<float> pre_gate_, probe_, probability_;
   std::vector<Candidate> candidates_;
   std::vector<float> features_;  // [candidates, features]
+  // Scratch.
+  std::vector<const float*> asked_;
   std::vector<float> correction_;
   std::vector<int32_t> order_;
+  std::vector<float> of_order_;
+  std::vector<const int8_t*> lifts_;  // [top_k]
+  std::vector<float> near_, far_;     // [experts] sums of lifts
 };
 
 }  // namespace expertflow

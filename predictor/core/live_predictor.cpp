@@ -12,17 +12,26 @@ namespace {
 
 // Of a prompt's rows only the last ones are still felt: the slowest mean halves in 64 tokens.
 constexpr size_t kPromptRows = 128;
+constexpr size_t kTopKMost = 64;  // CheckHybridModel() allows no more
 
-// The `count` largest, ties to the lowest number. Few of few: by insertion.
+// The `count` largest, ties to the lowest number. Few of few: by insertion. REQUIRES: count <=
+// kTopKMost
 void Largest(std::span<const float> values, size_t count, std::vector<uint16_t>* out) {
-  out->clear();
+  std::array<float, kTopKMost> largest;
+  std::array<uint16_t, kTopKMost> number;
+  size_t found = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    if (out->size() == count && !(values[i] > values[out->back()])) continue;
-    if (out->size() == count) out->pop_back();
-    size_t at = out->size();
-    while (at > 0 && values[i] > values[(*out)[at - 1]]) --at;
-    out->insert(out->begin() + static_cast<ptrdiff_t>(at), static_cast<uint16_t>(i));
+    const float value = values[i];
+    if (found == count && !(value > largest[found - 1])) continue;
+    size_t at = found < count ? found++ : found - 1;
+    for (; at > 0 && value > largest[at - 1]; --at) {
+      largest[at] = largest[at - 1];
+      number[at] = number[at - 1];
+    }
+    largest[at] = value;
+    number[at] = static_cast<uint16_t>(i);
   }
+  out->assign(number.begin(), number.begin() + static_cast<ptrdiff_t>(found));
 }
 
 uint64_t Hits(std::span<const uint16_t> predicted, std::span<const uint16_t> chosen) {
@@ -37,6 +46,7 @@ LivePredictor::LivePredictor(const std::shared_ptr<const HybridModel>& model, si
                              bool learn)
     : learner_(learn ? std::make_unique<HybridLearner>(*model, HybridLearnerOptions{}) : nullptr),
       model_(learn ? learner_->model() : model),
+      forests_(std::make_shared<const HybridForests>(*model)),
       sequences_(sequences_max) {
   CHECK(model_ != nullptr);
 }
@@ -56,7 +66,7 @@ void LivePredictor::Observe(int32_t layer, std::span<const PredictorRow> rows) {
   for (size_t i = 0; i < rows.size();) {
     size_t end = i + 1;
     while (end < rows.size() && rows[end].sequence == rows[i].sequence) ++end;
-    Entry& entry = sequences_.Use(rows[i].sequence, model_);
+    Entry& entry = sequences_.Use(rows[i].sequence, model_, forests_);
     // After a failed step, or taken up in the middle: on with the next token.
     if (layer == 0) entry.next = 0;
     if (entry.next == layer) {

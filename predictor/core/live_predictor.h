@@ -81,8 +81,10 @@ class LivePredictor {
     std::vector<uint16_t> chosen;                               // [rows, L, top_k]
   };
   struct Entry {
-    explicit Entry(const std::shared_ptr<const HybridModel>& model)
-        : predictor(model), promises(static_cast<size_t>(model->layers()) * kPredictDistances) {}
+    Entry(const std::shared_ptr<const HybridModel>& model,
+          const std::shared_ptr<const HybridForests>& forests)
+        : predictor(model, forests),
+          promises(static_cast<size_t>(model->layers()) * kPredictDistances) {}
     HybridPredictor predictor;
     int32_t next = -1;  // layer of the token that is expected now; -1: wait for the first
     Prompt prompt;
@@ -98,6 +100,7 @@ class LivePredictor {
 
   std::unique_ptr<HybridLearner> learner_;  // null: nothing is learnt
   const std::shared_ptr<const HybridModel> model_;
+  const std::shared_ptr<const HybridForests> forests_;
   SequenceStates<Entry> sequences_;
   uint64_t event_ = 0;
   int32_t layer_ = 0;

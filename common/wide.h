@@ -9,3 +9,7 @@
 #else
 #define EXPERTFLOW_WIDE
 #endif
+
+// EXPERTFLOW_AVX2 before a function that has AVX2 instructions in it: the rest of the program is
+// compiled for processors without them. Callers ask __builtin_cpu_supports("avx2").
+#define EXPERTFLOW_AVX2 __attribute__((target("avx2,popcnt")))

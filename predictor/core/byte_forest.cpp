@@ -8,10 +8,7 @@
 #include <limits>
 
 #include "common/check.h"
-
-// Of every function here that has wide registers in it: the rest of the program is compiled for
-// processors without them.
-#define EXPERTFLOW_AVX2 __attribute__((target("avx2,popcnt")))
+#include "common/wide.h"
 
 namespace expertflow {
 namespace {

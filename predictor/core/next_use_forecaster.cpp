@@ -35,40 +35,27 @@ EXPERTFLOW_WIDE void AddScaled(float scale, const float* from, size_t count, flo
 }
 
 // to += scales[0] * rows[0] + ... of `rows` rows that lie `stride` numbers apart. Four at a time:
-// that many fewer passes over `to`. A part of its two callers, which are compiled for wide
-// registers.
-template <typename T>
-[[gnu::always_inline]] inline void AddRowsOf(const float* scales, const T* from, size_t rows,
-                                             size_t stride, size_t count, float* to) {
-  const auto raise = [](T value) { return static_cast<float>(value); };
+// that many fewer passes over `to`.
+EXPERTFLOW_WIDE void AddScaledRows(const float* scales, const float* from, size_t rows,
+                                   size_t stride, size_t count, float* to) {
   size_t r = 0;
   for (; r + 4 <= rows; r += 4) {
-    const T* a = from + r * stride;
-    const T* b = a + stride;
-    const T* c = b + stride;
-    const T* d = c + stride;
+    const float* a = from + r * stride;
+    const float* b = a + stride;
+    const float* c = b + stride;
+    const float* d = c + stride;
     const float sa = scales[r];
     const float sb = scales[r + 1];
     const float sc = scales[r + 2];
     const float sd = scales[r + 3];
     for (size_t i = 0; i < count; ++i) {
-      to[i] += (sa * raise(a[i]) + sb * raise(b[i])) + (sc * raise(c[i]) + sd * raise(d[i]));
+      to[i] += (sa * a[i] + sb * b[i]) + (sc * c[i] + sd * d[i]);
     }
   }
   for (; r < rows; ++r) {
-    const T* a = from + r * stride;
-    for (size_t i = 0; i < count; ++i) to[i] += scales[r] * raise(a[i]);
+    const float* a = from + r * stride;
+    for (size_t i = 0; i < count; ++i) to[i] += scales[r] * a[i];
   }
-}
-
-EXPERTFLOW_WIDE void AddScaledRows(const float* scales, const float* from, size_t rows,
-                                   size_t stride, size_t count, float* to) {
-  AddRowsOf(scales, from, rows, stride, count, to);
-}
-
-EXPERTFLOW_WIDE void AddScaledRows(const float* scales, const int8_t* from, size_t rows,
-                                   size_t stride, size_t count, float* to) {
-  AddRowsOf(scales, from, rows, stride, count, to);
 }
 
 EXPERTFLOW_WIDE void Decay(float decay, size_t count, float* values) {
@@ -207,29 +194,15 @@ NextUseMap::NextUseMap(std::shared_ptr<const NextUseModel> model, double slots_p
     return out;
   };
   bias_ = combine(model_->bias);
-  state_out_ = ToBytes(combine(model_->state_out), n);
+  const auto rank = static_cast<size_t>(model_->rank);
+  const auto gain_rank = static_cast<size_t>(model_->gain_rank);
+  state_out_ = ByteRows(combine(model_->state_out), HalvesOf(1, rank));
   own_ = combine(model_->own);
-  gain_out_ = ToBytes(combine(model_->gain_out), n);
+  gain_out_ = ByteRows(combine(model_->gain_out), HalvesOf(model_->experts.size(), gain_rank));
 }
 
-NextUseMap::ByteRows NextUseMap::ToBytes(const std::vector<float>& rows, size_t n) {
-  const size_t count = rows.size() / (2 * n);
-  ByteRows bytes;
-  bytes.values.resize(rows.size());
-  bytes.scales.resize(2 * count);
-  for (size_t row = 0; row < count; ++row) {
-    for (size_t half = 0; half < 2; ++half) {
-      const float* from = rows.data() + (2 * row + half) * n;
-      float most = 0;
-      for (size_t i = 0; i < n; ++i) most = std::max(most, std::abs(from[i]));
-      if (most < kTiny) continue;
-      const float scale = most / 127.0f;
-      bytes.scales[half * count + row] = scale;
-      int8_t* to = bytes.values.data() + (2 * row + half) * n;
-      for (size_t i = 0; i < n; ++i) to[i] = static_cast<int8_t>(std::lround(from[i] / scale));
-    }
-  }
-  return bytes;
+ByteRowsShape NextUseMap::HalvesOf(size_t groups, size_t rows) const {
+  return {.groups = groups, .rows = rows, .parts = 2, .width = static_cast<size_t>(total_)};
 }
 
 NextUseForecaster::NextUseForecaster(const NextUseMap& map) : map_(&map) {
@@ -281,21 +254,14 @@ void NextUseForecaster::Observe(int32_t layer, std::span<const uint16_t> chosen,
   }
   // `next` matters for the layers to come, `later` for all.
   const size_t to_come = base + count;
-  AddRows(map_->gain_out_, static_cast<size_t>(layer) * gain_rank, gain_rank, to_come, innovation);
+  AddRows(map_->gain_out_, static_cast<size_t>(layer), to_come, {innovation, gain_rank});
 }
 
-void NextUseForecaster::AddRows(const NextUseMap::ByteRows& bytes, size_t first_row, size_t count,
-                                size_t begin, const float* weights) {
+void NextUseForecaster::AddRows(const ByteRows& rows, size_t group, size_t begin,
+                                std::span<const float> weights) {
   const size_t n = total();
-  const size_t all_rows = bytes.scales.size() / 2;
-  float scaled[kRankMax];
-  for (size_t half = 0; half < 2; ++half) {
-    const float* scales = bytes.scales.data() + half * all_rows + first_row;
-    for (size_t r = 0; r < count; ++r) scaled[r] = weights[r] * scales[r];
-    const size_t from = std::max(begin, half * n);
-    AddScaledRows(scaled, bytes.values.data() + first_row * 2 * n + from, count, 2 * n,
-                  (half + 1) * n - from, forecast_.data() + from);
-  }
+  rows.AddTo(group, 0, std::min(begin, n), weights, forecast_.data());
+  rows.AddTo(group, 1, 0, weights, forecast_.data() + n);
 }
 
 void NextUseForecaster::ObservePrompt(int32_t layer, std::span<const RoutedToken> tokens) {
@@ -369,7 +335,7 @@ void NextUseForecaster::Forecast() {
     AddScaled(1.0f, projected_.data() + f * rank, rank, state);
   }
   forecast_ = map_->bias_;
-  AddRows(map_->state_out_, 0, rank, 0, state);
+  AddRows(map_->state_out_, 0, 0, {state, rank});
   for (size_t h = 0; h < kForecastOwnRates; ++h) {
     const float* rates = own_rates_.data() + h * n;
     for (size_t half = 0; half < 2; ++half) {

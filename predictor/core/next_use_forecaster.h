@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "common/status.h"
+#include "predictor/core/byte_rows.h"
 
 namespace expertflow {
 
@@ -70,13 +71,8 @@ class NextUseMap {
   int32_t total_ = 0;
   double discount_ = 0;
   std::vector<int32_t> base_;  // [layers + 1]
-  // The large matrices in bytes: as floats, those of 1,664 experts do not stay in a core's cache,
-  // and reading them takes most of an event's time.
-  struct ByteRows {
-    std::vector<int8_t> values;  // [rows, 2N]
-    std::vector<float> scales;   // [2, rows]: of the first N of a row, of the others
-  };
-  static ByteRows ToBytes(const std::vector<float>& rows, size_t n);
+  // Both halves of a row, `next` and `later`, have a scale of their own.
+  ByteRowsShape HalvesOf(size_t groups, size_t rows) const;
 
   std::vector<float> bias_;  // [2N]
   ByteRows state_out_;       // [rank, 2N]
@@ -114,9 +110,8 @@ class NextUseForecaster {
   size_t total() const { return static_cast<size_t>(map_->experts_total()); }
   void EndToken();
   void Forecast();
-  // forecast_ += weights * rows [first_row, first_row + count) of `bytes`, from column `begin` on.
-  void AddRows(const NextUseMap::ByteRows& bytes, size_t first_row, size_t count, size_t begin,
-               const float* weights);
+  // forecast_ += weights * the rows of a group of `rows`, from column `begin` on.
+  void AddRows(const ByteRows& rows, size_t group, size_t begin, std::span<const float> weights);
 
   const NextUseMap* map_;
   std::vector<float> projected_;  // [features, rank] the state through state_in

@@ -188,7 +188,7 @@ void Coordinator::OnWorkerReady(Process* process, const WorkerReady& ready, int6
     TurnAway(process->member.id,
              FailedPrecondition(fmt::format(
                  "{} has kernels '{}' with other sums ({}) than the job's ({}): start all "
-                 "workers with the same --kernels and --kv-dtype",
+                 "workers with the same --kernels, --activations and --kv-dtype",
                  NameOf(*process), ready.kernels, ready.arithmetic, arithmetic_)),
              now_ns);
     return;

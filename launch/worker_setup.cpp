@@ -9,6 +9,7 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
   ASSIGN_OR_RETURN(worker.device_memory_host, ComputesInPlace(options));
   worker.device = options.Text("device");
   worker.kernels = options.Text("kernels");
+  worker.int8_activations = options.Text("activations") == "int8";
   worker.threads = static_cast<int32_t>(options.Integer("threads"));
   if (options.Given("expert-memory")) worker.expert_memory = options.Budget("expert-memory");
   worker.streaming_buffers = static_cast<int32_t>(options.Integer("streaming-buffers"));

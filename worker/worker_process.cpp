@@ -125,6 +125,7 @@ Status WorkerProcess::OpenDevice() {
   cpu.threads =
       options_.threads > 0 ? options_.threads : std::max(1, CoreCount() / std::max(1, workers));
   cpu.kernels = options_.kernels;
+  cpu.int8_activations = options_.int8_activations;
   cpu.link = options_.link;
   ASSIGN_OR_RETURN(device_, CreateCpuDevice(cpu));
   return OkStatus();

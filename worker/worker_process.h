@@ -23,6 +23,7 @@ struct WorkerOptions {
   ProcessId self{-1};  // within the job
   std::string device = "cpu";
   std::string kernels = "auto";     // "scalar", "avx2", "avx512", "amx"
+  bool int8_activations = false;    // in products with quantised matrices
   int32_t threads = 0;              // compute threads; 0: this worker's share of the host's cores
   int32_t workers_on_host = 0;      // for that share; 0: counted from the members
   bool device_memory_host = false;  // compute in place from the store's mapping: no arena, no cache

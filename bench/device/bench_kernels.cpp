@@ -1,7 +1,8 @@
 // CPU kernels and copies beside what the machine and the usual libraries can do, in one run:
 //   read          plain reading of memory, the limit of a GEMV that streams its weights
-//   ours_bf16     Linear with bf16 weights (ours_int8, ours_int4: quantised, scales included);
-//                 openblas and onednn are the same product with f32 weights
+//   ours_bf16     Linear with bf16 weights (ours_int8, ours_int4: quantised, scales included; with
+//                 --activations=int8 multiplied as integers); openblas and onednn are the same
+//                 product with f32 weights
 //   prefill_layer all products of one layer at 512 tokens
 //   copy, memcpy  17 MB blocks over the transfer stream, and by memcpy
 // Every arm uses as many threads (copies: one). Weights rotate through kWeightBytes of memory, so
@@ -39,12 +40,14 @@ struct Shape {
 constexpr Shape kShapes[] = {{2048, 1408}, {1408, 2048}, {2048, 5632}, {5632, 2048}, {2048, 2048}};
 constexpr int32_t kBatches[] = {1, 16, 34, 64, 512};
 
-std::string kernels = "auto";  // --kernels=NAME
-int32_t threads_per_arm = 2;   // --threads=N
+std::string kernels = "auto";   // --kernels=NAME
+int32_t threads_per_arm = 2;    // --threads=N
+bool int8_activations = false;  // --activations=int8
 
 Device& TestDevice() {
   static const std::unique_ptr<Device> device = [] {
-    auto created = CreateCpuDevice({.threads = threads_per_arm, .kernels = kernels});
+    auto created = CreateCpuDevice(
+        {.threads = threads_per_arm, .kernels = kernels, .int8_activations = int8_activations});
     if (!created.ok()) {
       std::fprintf(stderr, "%s\n", created.status().ToString().c_str());
       std::exit(1);
@@ -323,6 +326,7 @@ void Register() {
   }
   for (const auto& [name, run] :
        {std::pair("prefill_layer/ours_int8", &PrefillLayer<OurProduct<DType::kInt8>>),
+        std::pair("prefill_layer/ours_int4", &PrefillLayer<OurProduct<DType::kInt4>>),
         std::pair("prefill_layer/ours_bf16", &PrefillLayer<OurProduct<DType::kBF16>>),
         std::pair("prefill_layer/openblas_f32", &PrefillLayer<OpenBlasProduct>),
         std::pair("prefill_layer/onednn_f32", &PrefillLayer<OneDnnProduct>)}) {
@@ -351,8 +355,12 @@ int main(int argc, char** argv) {
       expertflow::kernels = value;
     } else if (argument.starts_with("--threads=") && std::atoi(value.data()) > 0) {
       expertflow::threads_per_arm = std::atoi(value.data());
+    } else if (argument == "--activations=int8") {
+      expertflow::int8_activations = true;
     } else {
-      std::fprintf(stderr, "'%s': expected --kernels=NAME, --threads=N or a --benchmark_ option\n",
+      std::fprintf(stderr,
+                   "'%s': expected --kernels=NAME, --threads=N, --activations=int8 or a "
+                   "--benchmark_ option\n",
                    argv[i]);
       return 2;
     }
@@ -360,6 +368,7 @@ int main(int argc, char** argv) {
   omp_set_num_threads(expertflow::threads_per_arm);  // oneDNN's runtime
   openblas_set_num_threads(expertflow::threads_per_arm);
   benchmark::AddCustomContext("kernels", expertflow::TestDevice().properties().kernels);
+  benchmark::AddCustomContext("arithmetic", expertflow::TestDevice().properties().arithmetic);
   benchmark::AddCustomContext("threads_per_arm", std::to_string(expertflow::threads_per_arm));
   benchmark::AddCustomContext("openblas", openblas_get_corename());
   expertflow::Memory();  // not in the first arm that runs

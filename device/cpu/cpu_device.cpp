@@ -34,11 +34,11 @@ void WaitUntilNs(int64_t at_ns) {
 
 class CpuDevice : public Device {
  public:
-  CpuDevice(DeviceProperties properties, const cpu::KernelTable& kernels,
+  CpuDevice(DeviceProperties properties, const cpu::KernelTable& kernels, bool integer_products,
             std::unique_ptr<cpu::ThreadPool> pool)
       : properties_(std::move(properties)),
         pool_(std::move(pool)),
-        ops_(kernels, *pool_, progress_),
+        ops_(kernels, integer_products, *pool_, progress_),
         pacer_(properties_.link) {}
 
   const DeviceProperties& properties() const override { return properties_; }
@@ -176,6 +176,7 @@ Result<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options)
   properties.name = "cpu";
   properties.kernels = kernels->name;
   properties.arithmetic = kernels->arithmetic;
+  if (options.int8_activations) properties.arithmetic += ", INT8 activations";
   properties.threads = pool->threads();
   properties.host_pointers = true;
   properties.memory_bytes_total = memory.bytes_total;
@@ -183,8 +184,8 @@ Result<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options)
   properties.link = options.link;
   properties.link.emulated = options.link.bytes_per_second > 0;
   properties.link.asynchronous = properties.link.emulated;
-  return std::unique_ptr<Device>(
-      std::make_unique<CpuDevice>(std::move(properties), *kernels, std::move(pool)));
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(
+      std::move(properties), *kernels, options.int8_activations, std::move(pool)));
 }
 
 std::vector<std::string> AvailableKernels() {

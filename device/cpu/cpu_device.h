@@ -18,7 +18,10 @@ namespace expertflow {
 struct CpuDeviceOptions {
   int32_t threads = 0;           // compute threads, the caller included; 0: all usable CPUs
   std::string kernels = "auto";  // "auto", "scalar", "avx2", "avx512", "amx"
-  LinkProperties link;           // emulated when its rate is not 0
+  // Quantised matrices are multiplied with activations rounded to INT8 (HasIntegerProducts() in
+  // kernels/kernel_table.h); sums of its own.
+  bool int8_activations = false;
+  LinkProperties link;  // emulated when its rate is not 0
 };
 
 // Errors name the option and what this machine has.

@@ -72,8 +72,10 @@ int64_t OutStride(const LinearJob& job, int32_t width) {
 
 }  // namespace
 
-CpuOps::CpuOps(const KernelTable& kernels, ThreadPool& pool, StreamProgress& progress)
+CpuOps::CpuOps(const KernelTable& kernels, bool integer_products, ThreadPool& pool,
+               StreamProgress& progress)
     : kernels_(kernels),
+      integer_products_(integer_products),
       pool_(pool),
       progress_(progress),
       thread_scratch_(static_cast<size_t>(pool.threads())) {}
@@ -165,6 +167,7 @@ void CpuOps::RunProducts() {
 
 const PackedKernels* CpuOps::PackedFor(const MatmulArgs& args) const {
   if (kernels_.bf16 != nullptr && args.weight_dtype == DType::kBF16) return kernels_.bf16;
+  if (integer_products_ && HasIntegerProducts(args.weight_dtype)) return kernels_.integer;
   return args.m > kGemvRowsMax ? &kernels_.gemm : nullptr;
 }
 
@@ -201,17 +204,19 @@ int64_t CpuOps::PackProducts(float* packed) {
 
 void CpuOps::CutProducts() {
   chunks_.clear();
+  const auto chunk_rows = [&](const MatmulArgs& args) {
+    if (const PackedKernels* packed = PackedFor(args)) return packed->panel_rows(args.cols);
+    // Large enough to stream well, small enough to share the end fairly.
+    const double row_ns = std::max(CostNs(args, 1), 1e-3);
+    const double share = args.rows / (8.0 * pool_.threads());
+    const double rows = std::clamp(std::max(kChunkNs / row_ns, share), 4.0, 1e6);
+    return static_cast<int32_t>(rows) / 4 * 4;
+  };
   for (size_t p = 0; p < products_.size(); ++p) {
     const MatmulArgs& args = products_[p].args;
-    int32_t step = 0;
-    if (const PackedKernels* packed = PackedFor(args)) {
-      step = packed->panel_rows(args.cols);
-    } else {
-      // Large enough to stream well, small enough to share the end fairly.
-      const double row_ns = std::max(CostNs(args, 1), 1e-3);
-      const double share = args.rows / (8.0 * pool_.threads());
-      step = static_cast<int32_t>(std::clamp(std::max(kChunkNs / row_ns, share), 4.0, 1e6)) / 4 * 4;
-    }
+    int32_t step = chunk_rows(args);
+    // Weights of another type may go another way.
+    if (products_[p].joins) step = std::min(step, chunk_rows(products_[p].up));
     for (int32_t begin = 0; begin < args.rows; begin += step) {
       chunks_.push_back({static_cast<int32_t>(p), begin, std::min(args.rows, begin + step)});
     }

@@ -20,7 +20,8 @@ namespace expertflow::cpu {
 class CpuOps : public Ops {
  public:
   // All must outlive the ops.
-  CpuOps(const KernelTable& kernels, ThreadPool& pool, StreamProgress& progress);
+  CpuOps(const KernelTable& kernels, bool integer_products, ThreadPool& pool,
+         StreamProgress& progress);
 
   void Embed(const WeightMatrix& table, std::span<const int32_t> ids, float* out) override;
   void RmsNorm(const float* x, const WeightVector& weight, float eps, int32_t m,
@@ -85,6 +86,7 @@ class CpuOps : public Ops {
   const float* Raise(const WeightVector& weights);
 
   const KernelTable& kernels_;
+  const bool integer_products_;
   ThreadPool& pool_;
   StreamProgress& progress_;
 

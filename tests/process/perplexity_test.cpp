@@ -1,5 +1,6 @@
 // `perplexity` against the logits that transformers computed, and its windows against a plain
 // forward pass in double precision.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -189,6 +190,36 @@ TEST_F(PerplexityTest, SmallerKvCachesAreNearlyAsGood) {
     EXPECT_NEAR(after["nll"].get<double>(), before, test.nll);
     std::printf("KV cache %s: nll %.6f, %.6f before\n", test.dtype, after["nll"].get<double>(),
                 before);
+  }
+}
+
+// Activations as integers cost little, and the same whoever computes with whatever instructions.
+TEST_F(PerplexityTest, IntegerProductsAreNearlyAsGood) {
+  const auto reference = nlohmann::json::parse(ReadAll(kModel + "/reference.json"));
+  std::string text;
+  for (const auto& prompt : reference["prompts"]) {
+    text += prompt["text"].get<std::string>() + prompt["greedy_text"].get<std::string>() + "\n";
+  }
+  text.resize(std::min<size_t>(text.size(), 600));
+  for (const std::string quant : {"int8", "int4", "uint4", "mxfp4"}) {
+    SCOPED_TRACE(quant);
+    const std::string packed = folder_ + "/" + quant;
+    Program pack({"pack", kModel, "-o", packed, "--quant", quant});
+    ASSERT_EQ(pack.Wait(), 0) << pack.err();
+    const double before = Measure(packed, text, {})["nll"];
+    const auto after = Measure(
+        packed, text,
+        {"--activations", "int8", "--workers", "2", "--expert-memory", "30%", "--threads", "1"});
+    for (const std::string kernels : {"scalar", "auto"}) {
+      if (kernels == "scalar" && quant != "int4") continue;  // slow
+      EXPECT_EQ(
+          Measure(packed, text,
+                  {"--activations", "int8", "--kernels", kernels, "--prefill-tokens", "7"})["nll"],
+          after["nll"]);
+    }
+    EXPECT_NE(after["nll"].get<double>(), before);
+    EXPECT_NEAR(after["nll"].get<double>(), before, 5e-3);
+    std::printf("%s: nll %.6f, %.6f before\n", quant.c_str(), after["nll"].get<double>(), before);
   }
 }
 

@@ -17,7 +17,7 @@
 // columns, as narrow as that, and more have tiles of 16.
 #include <immintrin.h>
 
-#include "device/cpu/kernels/kernel_table.h"
+#include "device/cpu/kernels/avx512.h"
 
 namespace expertflow::cpu {
 namespace {
@@ -72,35 +72,6 @@ inline int32_t TileColumns(int32_t m) {
 
 int32_t TileFloats(int32_t cols) {
   return Chunks(cols) * kParts * kTileBytes / 4;
-}
-
-// rows[i] = (rows[0][i], rows[1][i], ...)
-inline void Transpose(__m512i (&rows)[16]) {
-  __m512i a[16], b[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-    a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-    b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-  }
-  // b[4g + c] holds in its quarter q column 4q + c of rows 4g..4g+3.
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    const __m512i low01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88);
-    const __m512i low23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
-    const __m512i high01 = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
-    const __m512i high23 = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
-    rows[c] = _mm512_shuffle_i32x4(low01, low23, 0x88);
-    rows[8 + c] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
-    rows[4 + c] = _mm512_shuffle_i32x4(high01, high23, 0x88);
-    rows[12 + c] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
-  }
 }
 
 // 16 bf16 of two registers of float32 whose low halves are zero.

@@ -215,10 +215,270 @@ struct Avx2 {
   }
 };
 
+struct Avx2Integer {
+  using B = Avx2;
+  struct Ints {
+    __m256i low;
+    __m256i high;
+  };
+
+  static constexpr int kFewRowsMax = 48;
+  static constexpr int kTileRows = 4;
+  static constexpr int kPanelGroups = 1;
+  // Codes of 4 bits have no sign here; e2m1 is twice its value and 12 more.
+  template <DType kDType>
+  static constexpr int kZero = kDType == DType::kInt4 ? 8 : (kDType == DType::kMxfp4 ? 12 : 0);
+  template <DType kDType>
+  static constexpr int kTileZero = kZero<kDType>;
+
+  static void BeginTiles() {}
+  static void EndTiles() {}
+
+  static Ints Set(int32_t value) { return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)}; }
+  static Ints Load(const int32_t* from) { return {LoadWords(from), LoadWords(from + 8)}; }
+  static Ints Widen(const uint8_t* from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
+  }
+  static Avx2::Vec TwoTo(const uint8_t* from) {
+    const Ints exponents = Widen(from);
+    return {TwoTo(exponents.low), TwoTo(exponents.high)};
+  }
+  static Ints Sub(Ints a, Ints b) {
+    return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)};
+  }
+  static Ints Mul(Ints a, Ints b) {
+    return {_mm256_mullo_epi32(a.low, b.low), _mm256_mullo_epi32(a.high, b.high)};
+  }
+  static Avx2::Vec ToFloats(Ints a) {
+    return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)};
+  }
+
+  static void Quantise(const float* x, int8_t* integers, float* step, int32_t* sum) {
+    __m256 v[4];
+    __m256i most = _mm256_setzero_si256();
+    for (int i = 0; i < 4; ++i) {
+      v[i] = _mm256_loadu_ps(x + i * 8);
+      const __m256i bits =
+          _mm256_and_si256(_mm256_castps_si256(v[i]), _mm256_set1_epi32(0x7fffffff));
+      most = _mm256_max_epi32(most, bits);
+    }
+    __m128i quad = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    quad = _mm_max_epi32(quad, _mm_shuffle_epi32(quad, 0x4e));
+    quad = _mm_max_epi32(quad, _mm_shuffle_epi32(quad, 0xb1));
+    const auto largest_bits = static_cast<uint32_t>(_mm_cvtsi128_si32(quad));
+    const float largest = __builtin_bit_cast(float, largest_bits);
+    __m256i all = _mm256_setzero_si256();
+    *sum = 0;
+    *step = 0;
+    if (largest_bits >= kInfinityBits) {
+      *step = __builtin_bit_cast(float, kNanBits);
+    } else if (largest >= kLargestTooSmall) {
+      *step = largest / 127.0f;
+      const __m256 inverse = _mm256_set1_ps(127.0f / largest);
+      __m256i n[4];
+      for (int i = 0; i < 4; ++i) n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+      *sum = SumOf(_mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3])));
+      all = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
+      all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(integers), all);
+  }
+  static void Arrange(const int8_t* from, int8_t* to) { ArrangeHalves<Avx2Integer, 2>(from, to); }
+
+  template <DType kDType>
+  static Ints Dots(const uint8_t* codes, const int8_t* integers) {
+    if constexpr (kDType == DType::kInt8) {
+      const auto eight = [&](int first) {
+        __m256i pairs[4];
+        for (int i = 0; i < 4; ++i) {
+          const int at = (first + 2 * i) * kGroup;
+          const __m256i a = SignedDots(LoadBytes(codes + at), LoadBytes(integers + at));
+          const __m256i b =
+              SignedDots(LoadBytes(codes + at + kGroup), LoadBytes(integers + at + kGroup));
+          pairs[i] = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                                      _mm256_permute2x128_si256(a, b, 0x31));
+        }
+        return SumsOfGroups(pairs);
+      };
+      return {eight(0), eight(8)};
+    } else {
+      return DotsOfPairs(integers, [&](int pair) {
+        const __m256i bytes = LoadBytes(codes + pair * kGroup);
+        return Halves{
+            Values<kDType>(_mm256_and_si256(bytes, _mm256_set1_epi8(15))),
+            Values<kDType>(_mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15)))};
+      });
+    }
+  }
+  template <DType kDType>
+  static void Raise(const uint8_t* codes, uint8_t* raised) {
+    for (int pair = 0; pair < kChunkGroups / 2; ++pair) {
+      const __m256i bytes = LoadBytes(codes + pair * kGroup);
+      auto* to = reinterpret_cast<__m256i*>(raised + pair * 2 * kGroup);
+      _mm256_store_si256(to, Values<kDType>(_mm256_and_si256(bytes, _mm256_set1_epi8(15))));
+      _mm256_store_si256(to + 1, Values<kDType>(_mm256_and_si256(_mm256_srli_epi16(bytes, 4),
+                                                                 _mm256_set1_epi8(15))));
+    }
+  }
+  static Ints DotsOfRaised(const uint8_t* raised, const int8_t* integers) {
+    return DotsOfPairs(integers, [&](int pair) {
+      const uint8_t* at = raised + pair * 2 * kGroup;
+      return Halves{LoadBytes(at), LoadBytes(at + kGroup)};
+    });
+  }
+
+  template <DType kDType>
+  static void PackCodes(const uint8_t* const* rows, uint8_t* to) {
+    for (int half = 0; half < 2; ++half) {
+      __m256i words[8];
+      for (int r = 0; r < 8; ++r) words[r] = OneGroup<kDType>(rows[half * 8 + r]);
+      Transpose(words);
+      for (int k = 0; k < 8; ++k) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + k * 4 * kTileWeights + half * 32),
+                            words[k]);
+      }
+    }
+  }
+  template <DType kDType>
+  static void TileDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                       Ints* dots) {
+    const auto half = [&](int at, auto store) {
+      __m256i acc[kTileRows];
+#pragma GCC unroll 4
+      for (int i = 0; i < kTileRows; ++i) acc[i] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k) {
+        const __m256i w = LoadBytes(codes + k * 4 * kTileWeights + at);
+#pragma GCC unroll 4
+        for (int i = 0; i < kTileRows; ++i) {
+          int32_t four = 0;
+          __builtin_memcpy(&four, integers + i * row_bytes + k * 4, sizeof(four));
+          const __m256i x = _mm256_set1_epi32(four);
+          if constexpr (kDType == DType::kInt8) {
+            acc[i] = _mm256_add_epi32(acc[i], SignedDots(w, x));
+          } else if constexpr (kDType == DType::kMxfp4) {
+            // Sums of eight of its pairs do not fit 16 bits.
+            acc[i] = _mm256_add_epi32(
+                acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+          } else {
+            acc[i] = _mm256_add_epi16(acc[i], _mm256_maddubs_epi16(w, x));
+          }
+        }
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kTileRows; ++i) {
+        if constexpr (kDType == DType::kInt4 || kDType == DType::kUInt4) {
+          acc[i] = _mm256_madd_epi16(acc[i], _mm256_set1_epi16(1));
+        }
+        store(i, acc[i]);
+      }
+    };
+    half(0, [&](int i, __m256i sums) { dots[i].low = sums; });
+    half(32, [&](int i, __m256i sums) { dots[i].high = sums; });
+  }
+
+ private:
+  struct Halves {
+    __m256i low;
+    __m256i high;
+  };
+
+  static __m256 TwoTo(__m256i exponents) {
+    const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(exponents, _mm256_set1_epi32(1)), 23);
+    const __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x200000), exponents);
+    const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), exponents);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, is_small));
+  }
+  static __m256i LoadBytes(const void* from) {
+    return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+  }
+  static __m256i LoadWords(const int32_t* from) {
+    return LoadBytes(from);
+  }
+  static int32_t SumOf(__m256i v) {
+    __m128i quad = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    quad = _mm_add_epi32(quad, _mm_shuffle_epi32(quad, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(quad, _mm_shuffle_epi32(quad, 0xb1)));
+  }
+  // What codes of 4 bits stand for, less their zero point.
+  template <DType kDType>
+  static __m256i Values(__m256i codes) {
+    if constexpr (kDType == DType::kMxfp4) {
+      const __m128i twice = _mm_load_si128(reinterpret_cast<const __m128i*>(kE2m1Twice));
+      const __m128i table = _mm_add_epi8(twice, _mm_set1_epi8(kZero<kDType>));
+      return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), codes);
+    } else {
+      return codes;
+    }
+  }
+  // Sums of four products of signed bytes. Integers are in [-127, 127]: two products fit 16 bits.
+  static __m256i SignedDots(__m256i codes, __m256i integers) {
+    const __m256i pairs =
+        _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(integers, codes));
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
+  // `halves(pair)`: the codes of two groups, arranged.
+  template <typename Source>
+  static Ints DotsOfPairs(const int8_t* integers, const Source& halves) {
+    const auto eight = [&](int first) {
+      __m256i pairs[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const Halves codes = halves(first + i);
+        const int8_t* at = integers + (first + i) * 2 * kGroup;
+        const __m256i sums =
+            _mm256_add_epi16(_mm256_maddubs_epi16(codes.low, LoadBytes(at)),
+                             _mm256_maddubs_epi16(codes.high, LoadBytes(at + kGroup)));
+        pairs[i] = _mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+      }
+      return SumsOfGroups(pairs);
+    };
+    return {eight(0), eight(4)};
+  }
+  // pairs[i] holds four sums of group 2i and four of group 2i + 1.
+  static __m256i SumsOfGroups(const __m256i* pairs) {
+    const __m256i sums = _mm256_hadd_epi32(_mm256_hadd_epi32(pairs[0], pairs[1]),
+                                           _mm256_hadd_epi32(pairs[2], pairs[3]));
+    return _mm256_permutevar8x32_epi32(sums, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  // The codes of a group in the order of its elements.
+  template <DType kDType>
+  static __m256i OneGroup(const uint8_t* codes) {
+    if constexpr (kDType == DType::kInt8) {
+      return LoadBytes(codes);
+    } else {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+      const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
+      const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
+      return Values<kDType>(
+          _mm256_set_m128i(_mm_unpackhi_epi64(low, high), _mm_unpacklo_epi64(low, high)));
+    }
+  }
+  // words[k] = word k of each.
+  static void Transpose(__m256i* words) {
+    __m256i a[8], b[8];
+    for (int i = 0; i < 4; ++i) {
+      a[2 * i] = _mm256_unpacklo_epi32(words[2 * i], words[2 * i + 1]);
+      a[2 * i + 1] = _mm256_unpackhi_epi32(words[2 * i], words[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+      for (int j = 0; j < 2; ++j) {
+        b[4 * i + 2 * j] = _mm256_unpacklo_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+        b[4 * i + 2 * j + 1] = _mm256_unpackhi_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+      }
+    }
+    for (int k = 0; k < 4; ++k) {
+      words[k] = _mm256_permute2x128_si256(b[k], b[4 + k], 0x20);
+      words[4 + k] = _mm256_permute2x128_si256(b[k], b[4 + k], 0x31);
+    }
+  }
+};
+
 }  // namespace
 
 const KernelTable& Avx2Kernels() {
-  return kKernelTable<Avx2>;
+  return kKernelTable<Avx2, &kIntegerKernels<Avx2Integer>>;
 }
 
 }  // namespace expertflow::cpu

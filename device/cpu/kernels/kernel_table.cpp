@@ -28,14 +28,18 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-// Whether CPU and operating system know tiles and bf16 products on them.
+bool HasVnni() {
+  return HasAvx512() && __builtin_cpu_supports("avx512vnni");
+}
+
+// Whether CPU and operating system know tiles, and products of bf16 and of bytes on them.
 bool HasAmx() {
-  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;      // of leaf 7, edx
-  constexpr unsigned kTileConfig = 1u << 17, kTileData = 1u << 18;  // of XCR0
-  if (!HasAvx512()) return false;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAmxInt8 = 1u << 25;  // leaf 7, edx
+  constexpr unsigned kTileConfig = 1u << 17, kTileData = 1u << 18;                   // of XCR0
+  if (!HasVnni()) return false;
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  if ((d & kAmxTile) == 0 || (d & kAmxBf16) == 0) return false;
+  if ((d & kAmxTile) == 0 || (d & kAmxBf16) == 0 || (d & kAmxInt8) == 0) return false;
   unsigned enabled = 0, high = 0;
   __asm__("xgetbv" : "=a"(enabled), "=d"(high) : "c"(0));
   if ((enabled & kTileConfig) == 0 || (enabled & kTileData) == 0) return false;
@@ -53,12 +57,22 @@ Status AllowTiles() {
                   std::strerror(errno), fmt::join(AvailableKernelNames(), ", ")));
 }
 
+const KernelTable& BestAvx512Kernels() {
+  static const KernelTable kTable = [] {
+    KernelTable avx512 = Avx512Kernels();
+    avx512.integer = HasVnni() ? &VnniIntegerKernels() : Avx2Kernels().integer;
+    return avx512;
+  }();
+  return kTable;
+}
+
 const KernelTable& AmxKernels() {
   static const KernelTable kTable = [] {
     KernelTable amx = Avx512Kernels();
     amx.name = "amx";
     amx.arithmetic = "amx bf16 x 3";
     amx.bf16 = &AmxBf16Kernels();
+    amx.integer = &AmxIntegerKernels();
     return amx;
   }();
   return kTable;
@@ -68,7 +82,7 @@ const KernelTable& AmxKernels() {
 std::vector<const KernelTable*> SameBitsTables() {
   std::vector<const KernelTable*> tables{&ScalarKernels()};
   if (HasAvx2()) tables.push_back(&Avx2Kernels());
-  if (HasAvx512()) tables.push_back(&Avx512Kernels());
+  if (HasAvx512()) tables.push_back(&BestAvx512Kernels());
   return tables;
 }
 

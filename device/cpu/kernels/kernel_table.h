@@ -7,6 +7,7 @@
 // The tables scalar, avx2 and avx512 give the same bits (the rule of device/ops.h): the algorithms
 // are templates over a thin back end (elementwise.h, linear.h, attention.h) whose operations are
 // exact in IEEE 754. amx is the table avx512 with its own sums for bf16 weights (amx.cpp).
+// Products of integers use what the machine has of VNNI and AMX-INT8: their bits are the same.
 #pragma once
 
 #include <cstddef>
@@ -96,6 +97,12 @@ struct PackedKernels {
   void (*multiply)(const MatmulArgs& args, int32_t row_begin, int32_t row_end, float* scratch);
 };
 
+// Weights that can be multiplied with integers, as they are integers themselves but for a scale.
+constexpr bool HasIntegerProducts(DType dtype) {
+  return dtype == DType::kInt8 || dtype == DType::kInt4 || dtype == DType::kUInt4 ||
+         dtype == DType::kMxfp4;
+}
+
 struct KernelTable {
   const char* name;
   const char* arithmetic;  // DeviceProperties::arithmetic
@@ -108,6 +115,9 @@ struct KernelTable {
   PackedKernels gemm;
   // Takes the place of both for bf16 weights, with sums of its own, if not null.
   const PackedKernels* bf16;
+  // Takes the place of both where HasIntegerProducts() and activations are rounded to INT8: the
+  // same bits from every table (integer.h).
+  const PackedKernels* integer;
 
   void (*convert)(const void* from, DType dtype, int32_t n, float* to);
   void (*rms_norm)(const float* x, const void* weight, DType dtype, float eps, int32_t n,
@@ -135,8 +145,11 @@ struct KernelTable {
 
 const KernelTable& ScalarKernels();
 const KernelTable& Avx2Kernels();
-const KernelTable& Avx512Kernels();
+const KernelTable& Avx512Kernels();  // without integer products: see below
 const PackedKernels& AmxBf16Kernels();
+// For KernelTable::integer, on AVX-512 VNNI and on AMX-INT8 with it.
+const PackedKernels& VnniIntegerKernels();
+const PackedKernels& AmxIntegerKernels();
 
 // Names of the tables that this CPU and operating system can run, slowest first.
 std::vector<std::string> AvailableKernelNames();

@@ -3,13 +3,15 @@
 
 #include "device/cpu/kernels/attention.h"
 #include "device/cpu/kernels/elementwise.h"
+#include "device/cpu/kernels/integer.h"
 #include "device/cpu/kernels/kernel_table.h"
 #include "device/cpu/kernels/linear.h"
 #include "device/cpu/kernels/transposed.h"
 
 namespace expertflow::cpu {
 
-template <typename B>
+// Of back end B. Products of integers come from another one.
+template <typename B, const PackedKernels* kInteger>
 inline constexpr KernelTable kKernelTable = {
     .name = B::kName,
     .arithmetic = "16 lanes",
@@ -22,6 +24,7 @@ inline constexpr KernelTable kKernelTable = {
              .scratch_floats = GemmScratchFloats<B>,
              .multiply = Gemm<B>},
     .bf16 = nullptr,
+    .integer = kInteger,
     .convert = Convert<B>,
     .rms_norm = RmsNorm<B>,
     .silu_mul = SiluMul<B>,

@@ -196,10 +196,151 @@ struct Scalar {
   static float Larger(float a, float b) { return a > b ? a : b; }
 };
 
+// The integer back end. B: the float back end that it goes with. kFewRowsMax: up to so many
+// activation rows weights are multiplied as they are read, above as tiles (measured). kTileRows:
+// activation rows of a tile of many. kPanelGroups: groups whose codes PackCodes lays out in one go.
+// kZero, kTileZero: what codes as Dots and PackCodes take them have to be lessened by to be
+// integers (kUInt4: its zero points). BeginTiles, EndTiles: around all calls of TileDots.
+struct ScalarInteger {
+  using B = Scalar;
+  struct Ints {
+    int32_t lane[kLanes];
+  };
+
+  static constexpr int kFewRowsMax = 8;
+  static constexpr int kTileRows = 2;
+  static constexpr int kPanelGroups = 1;
+  template <DType kDType>
+  static constexpr int kZero = kDType == DType::kInt4 ? 8 : 0;
+  template <DType kDType>
+  static constexpr int kTileZero = kZero<kDType>;
+
+  template <typename Fn>
+  static Ints Map(const Fn& fn) {
+    Ints out;
+    for (int i = 0; i < kLanes; ++i) out.lane[i] = fn(i);
+    return out;
+  }
+  static void BeginTiles() {}
+  static void EndTiles() {}
+
+  static Ints Set(int32_t value) {
+    return Map([&](int) { return value; });
+  }
+  static Ints Load(const int32_t* from) {
+    return Map([&](int i) { return from[i]; });
+  }
+  // 16 bytes without a sign.
+  static Ints Widen(const uint8_t* from) {
+    return Map([&](int i) { return int32_t{from[i]}; });
+  }
+  // 2^(byte - 128): the scale of twice the values of e2m1. The two smallest are no normal numbers.
+  static Scalar::Vec TwoTo(const uint8_t* from) {
+    return Scalar::Map([&](int i) {
+      const uint32_t exponent = from[i];
+      return FloatFromBits(exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23);
+    });
+  }
+  static Ints Sub(const Ints& a, const Ints& b) {
+    return Map([&](int i) { return a.lane[i] - b.lane[i]; });
+  }
+  static Ints Mul(const Ints& a, const Ints& b) {
+    return Map([&](int i) { return a.lane[i] * b.lane[i]; });
+  }
+  static Scalar::Vec ToFloats(const Ints& a) {
+    return Scalar::Map([&](int i) { return static_cast<float>(a.lane[i]); });
+  }
+
+  // One group of activations.
+  static void Quantise(const float* x, int8_t* integers, float* step, int32_t* sum) {
+    uint32_t largest_bits = 0;
+    for (int i = 0; i < kGroup; ++i) {
+      const uint32_t bits = __builtin_bit_cast(uint32_t, x[i]) & 0x7fffffffu;
+      if (bits > largest_bits) largest_bits = bits;
+    }
+    const float largest = FloatFromBits(largest_bits);
+    __builtin_memset(integers, 0, kGroup);
+    *sum = 0;
+    *step = largest_bits >= kInfinityBits ? FloatFromBits(kNanBits) : 0.0f;
+    if (largest_bits >= kInfinityBits || largest < kLargestTooSmall) return;
+    *step = largest / 127.0f;
+    const float inverse = 127.0f / largest;
+    for (int i = 0; i < kGroup; ++i) {
+      constexpr float kRounder = 0x1.8p23f;  // adding it rounds to an integer
+      const auto integer = static_cast<int32_t>((x[i] * inverse + kRounder) - kRounder);
+      integers[i] = static_cast<int8_t>(integer);
+      *sum += integer;
+    }
+  }
+  // The order in which Dots and DotsOfRaised read the integers of a chunk where codes have 4 bits.
+  static void Arrange(const int8_t* from, int8_t* to) {
+    __builtin_memcpy(to, from, kChunkGroups * kGroup);
+  }
+
+  // The dot product of each group of a chunk: codes with integers, arranged where codes have 4
+  // bits.
+  template <DType kDType>
+  static Ints Dots(const uint8_t* codes, const int8_t* integers) {
+    return Map([&](int g) {
+      int32_t dot = 0;
+      for (int i = 0; i < kGroup; ++i) {
+        dot += Code<kDType>(codes + g * kCodeBytesOfGroup<kDType>, i) * integers[g * kGroup + i];
+      }
+      return dot;
+    });
+  }
+  // Codes of 4 bits as a byte for each, arranged; then the same with them.
+  template <DType kDType>
+  static void Raise(const uint8_t* codes, uint8_t* raised) {
+    for (int i = 0; i < kChunkGroups * kGroup; ++i) {
+      const uint8_t* group = codes + i / kGroup * kCodeBytesOfGroup<kDType>;
+      raised[i] = static_cast<uint8_t>(Code<kDType>(group, i % kGroup));
+    }
+  }
+  static Ints DotsOfRaised(const uint8_t* raised, const int8_t* integers) {
+    return Dots<DType::kInt8>(raised, integers);
+  }
+
+  // Lays out the codes of kPanelGroups groups of kTileWeights rows.
+  template <DType kDType>
+  static void PackCodes(const uint8_t* const* rows, uint8_t* to) {
+    for (int r = 0; r < kTileWeights; ++r) {
+      for (int i = 0; i < kGroup; ++i) {
+        to[(i / 4 * kTileWeights + r) * 4 + i % 4] = static_cast<uint8_t>(Code<kDType>(rows[r], i));
+      }
+    }
+  }
+  // dots[i]: one group of activation row i, row_bytes after the one before, times those codes.
+  template <DType kDType>
+  static void TileDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                       Ints* dots) {
+    for (int i = 0; i < kTileRows; ++i) {
+      dots[i] = Map([&](int r) {
+        int32_t dot = 0;
+        for (int k = 0; k < kGroup; ++k) {
+          const auto code = static_cast<int8_t>(codes[(k / 4 * kTileWeights + r) * 4 + k % 4]);
+          dot += code * integers[i * row_bytes + k];
+        }
+        return dot;
+      });
+    }
+  }
+
+ private:
+  // Code `i` of a group.
+  template <DType kDType>
+  static int Code(const uint8_t* group, int i) {
+    if constexpr (kDType == DType::kInt8) return static_cast<int8_t>(group[i]);
+    const int byte = group[i / 16 * 8 + i % 8];
+    const int code = i % 16 < 8 ? byte & 15 : byte >> 4;
+    return kDType == DType::kMxfp4 ? kE2m1Twice[code] : code;
+  }
+};
+
 }  // namespace
 
 const KernelTable& ScalarKernels() {
-  return kKernelTable<Scalar>;
+  return kKernelTable<Scalar, &kIntegerKernels<ScalarInteger>>;
 }
 
 }  // namespace expertflow::cpu

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/half.h"
 #include "device/cpu/cpu_device.h"
 #include "tests/conformance/device_harness.h"
 #include "tests/golden/quantised_values.h"
+#include "tests/unit/device/random_matrices.h"
 
 namespace expertflow {
 namespace {
@@ -268,58 +268,6 @@ TEST_P(CpuKernels, LargeProductsHaveTheReferencesBits) {
 constexpr DType kQuantisedTypes[] = {DType::kInt8, DType::kInt4, DType::kUInt4, DType::kMxfp4,
                                      DType::kFp8,  DType::kQ4_1, DType::kQ5_1,  DType::kQ4K,
                                      DType::kQ5K,  DType::kQ6K};
-
-// Random codes, scales and zero points, and the values that they stand for.
-struct QuantisedWeights {
-  std::vector<uint8_t> stored;
-  std::vector<float> values;
-};
-
-// Ordinary numbers, and some that are no normal binary16.
-void SetBlockScales(DType dtype, std::mt19937& random, std::vector<uint8_t>* blocks) {
-  for (size_t at = 0; at < blocks->size(); at += BlockBytes(dtype)) {
-    for (const size_t offset : {dtype == DType::kQ6K ? size_t{208} : size_t{0}, size_t{2}}) {
-      if (dtype == DType::kQ6K && offset == 2) continue;
-      const float size = std::ldexp(1.0f, static_cast<int>(random() % 14) - 18);
-      const float sign = random() % 3 == 0 ? -1.0f : 1.0f;
-      const uint16_t bits =
-          HalfFromFloat(sign * size * (1.0f + static_cast<float>(random() % 7) / 8));
-      std::memcpy(blocks->data() + at + offset, &bits, sizeof(bits));
-    }
-  }
-}
-
-QuantisedWeights RandomQuantised(DType dtype, size_t size, uint32_t seed) {
-  std::mt19937 random(seed);
-  QuantisedWeights weights;
-  weights.stored.resize(MatrixBytes(dtype, size));
-  weights.values.resize(size);
-  for (uint8_t& byte : weights.stored) {
-    byte = static_cast<uint8_t>(random());
-    if (dtype == DType::kFp8 && byte % 128 == 127) byte = 0x80;  // no NaN
-  }
-  if (IsGgufBlocks(dtype)) {
-    SetBlockScales(dtype, random, &weights.stored);
-    for (size_t i = 0; i < size; ++i) {
-      weights.values[i] = QuantisedValue(weights.stored.data(), dtype, size, i);
-    }
-    return weights;
-  }
-  uint8_t* scales = weights.stored.data() + ScalesOffset(dtype, size);
-  for (size_t group = 0; group < size / kQuantisedGroup; ++group) {
-    const float scale = static_cast<float>(random() % 100'000) / 3e6f;
-    if (dtype == DType::kMxfp4) {
-      scales[group] = static_cast<uint8_t>(118 + random() % 10);
-    } else {
-      std::memcpy(scales + group * 4, &scale, sizeof(scale));
-    }
-    if (dtype == DType::kUInt4) scales[size / kQuantisedGroup * 4 + group] = random() % 16;
-  }
-  for (size_t i = 0; i < size; ++i) {
-    weights.values[i] = QuantisedValue(weights.stored.data(), dtype, size, i);
-  }
-  return weights;
-}
 
 // All codes, with scales that are no normal numbers as well.
 TEST_P(CpuKernels, EveryCodeIsTheValueThatItStandsFor) {

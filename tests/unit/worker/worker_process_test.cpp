@@ -229,12 +229,13 @@ TEST_F(WorkerProcessTest, AttachesAStoreAndRunsASequence) {
 }
 
 // The coordinator must not move a sequence between workers whose caches round differently.
-TEST_F(WorkerProcessTest, TheTypeOfTheKvCacheIsPartOfTheArithmetic) {
+TEST_F(WorkerProcessTest, TheTypesOfKvCacheAndActivationsArePartOfTheArithmetic) {
   const SmallModel model;
   options_.kv_dtype = DType::kBF16;
+  options_.int8_activations = true;
   StartAttached(model);
   const WorkerReady ready = All<WorkerReady>()[0];
-  EXPECT_EQ(ready.arithmetic, "16 lanes, KV cache BF16");
+  EXPECT_EQ(ready.arithmetic, "16 lanes, INT8 activations, KV cache BF16");
   EXPECT_THAT(ready.memory_plan, HasSubstr(R"("kv_dtype":"BF16")"));
   EXPECT_THAT(ready.effective_config, HasSubstr(R"("kv_dtype":"BF16")"));
   Send(Shutdown{"done"});

@@ -1,0 +1,264 @@
+// Products of integers on AVX-512 VNNI, and for many rows on AMX-INT8. The instruction multiplies
+// bytes without a sign with signed ones, so codes have none here: integers of 8 bits are 128 more,
+// e2m1 is twice its value and 12 more. See scalar.cpp for what each operation has to do.
+#include "device/cpu/kernels/avx512.h"
+
+namespace expertflow::cpu {
+namespace {
+
+struct VnniInteger {
+  using B = Avx512;
+  struct Ints {
+    __m512i v;
+  };
+
+  static constexpr int kFewRowsMax = 16;
+  static constexpr int kTileRows = 8;
+  static constexpr int kPanelGroups = 2;
+  template <DType kDType>
+  static constexpr int kZero = kDType == DType::kInt8    ? 128
+                               : kDType == DType::kInt4  ? 8
+                               : kDType == DType::kMxfp4 ? 12
+                                                         : 0;
+  template <DType kDType>
+  static constexpr int kTileZero = kZero<kDType>;
+
+  static void BeginTiles() {}
+  static void EndTiles() {}
+
+  static Ints Set(int32_t value) { return {_mm512_set1_epi32(value)}; }
+  static Ints Load(const int32_t* from) { return {_mm512_loadu_si512(from)}; }
+  static Ints Widen(const uint8_t* from) {
+    return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))};
+  }
+  static Avx512::Vec TwoTo(const uint8_t* from) {
+    const __m512i exponents = Widen(from).v;
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(exponents, _mm512_set1_epi32(1)), 23);
+    const __m512i small = _mm512_sllv_epi32(_mm512_set1_epi32(0x200000), exponents);
+    const __mmask16 is_small = _mm512_cmplt_epi32_mask(exponents, _mm512_set1_epi32(2));
+    return {_mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, is_small, small))};
+  }
+  static Ints Sub(Ints a, Ints b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+  static Ints Mul(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+  static Avx512::Vec ToFloats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+
+  static void Quantise(const float* x, int8_t* integers, float* step, int32_t* sum) {
+    const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + kLanes);
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    const auto largest_bits = static_cast<uint32_t>(_mm512_reduce_max_epi32(
+        _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(low), magnitude),
+                         _mm512_and_si512(_mm512_castps_si512(high), magnitude))));
+    const float largest = __builtin_bit_cast(float, largest_bits);
+    __m512i first = _mm512_setzero_si512(), second = _mm512_setzero_si512();
+    *step = 0;
+    if (largest_bits >= kInfinityBits) {
+      *step = __builtin_bit_cast(float, kNanBits);
+    } else if (largest >= kLargestTooSmall) {
+      *step = largest / 127.0f;
+      const __m512 inverse = _mm512_set1_ps(127.0f / largest);
+      first = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
+      second = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
+    }
+    *sum = _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+    auto* to = reinterpret_cast<__m128i*>(integers);
+    _mm_storeu_si128(to, _mm512_cvtepi32_epi8(first));
+    _mm_storeu_si128(to + 1, _mm512_cvtepi32_epi8(second));
+  }
+  static void Arrange(const int8_t* from, int8_t* to) { ArrangeHalves<VnniInteger, 4>(from, to); }
+
+  template <DType kDType>
+  static Ints Dots(const uint8_t* codes, const int8_t* integers) {
+    if constexpr (kDType == DType::kInt8) {
+      __m512i fours[4];
+      for (int i = 0; i < 4; ++i) {
+        const int at = i * 4 * kGroup;
+        // Eight sums for each of four groups; then four.
+        const __m512i a = MultiplyAdd(_mm512_setzero_si512(), Unsigned(codes + at), integers + at);
+        const __m512i b =
+            MultiplyAdd(_mm512_setzero_si512(), Unsigned(codes + at + 64), integers + at + 64);
+        fours[i] =
+            _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+      }
+      return SumsOfGroups(fours);
+    } else {
+      return DotsOfFours(integers, [&](int four) {
+        const __m512i bytes = _mm512_loadu_si512(codes + four * 64);
+        const __m512i mask = _mm512_set1_epi8(15);
+        return Halves{Values<kDType>(_mm512_and_si512(bytes, mask)),
+                      Values<kDType>(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask))};
+      });
+    }
+  }
+  template <DType kDType>
+  static void Raise(const uint8_t* codes, uint8_t* raised) {
+    const __m512i mask = _mm512_set1_epi8(15);
+    for (int four = 0; four < kChunkGroups / 4; ++four) {
+      const __m512i bytes = _mm512_loadu_si512(codes + four * 64);
+      uint8_t* to = raised + four * 128;
+      _mm512_store_si512(to, Values<kDType>(_mm512_and_si512(bytes, mask)));
+      _mm512_store_si512(to + 64,
+                         Values<kDType>(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask)));
+    }
+  }
+  static Ints DotsOfRaised(const uint8_t* raised, const int8_t* integers) {
+    return DotsOfFours(integers, [&](int four) {
+      const uint8_t* at = raised + four * 128;
+      return Halves{_mm512_load_si512(at), _mm512_load_si512(at + 64)};
+    });
+  }
+
+  template <DType kDType, int kLess = 0>
+  static void PackCodes(const uint8_t* const* rows, uint8_t* to) {
+    __m512i words[kTileWeights];
+    for (int r = 0; r < kTileWeights; ++r) {
+      words[r] = _mm512_sub_epi8(TwoGroups<kDType>(rows[r]), _mm512_set1_epi8(kLess));
+    }
+    Transpose(words);
+    for (int k = 0; k < kTileWeights; ++k) {
+      _mm512_storeu_si512(to + k * 4 * kTileWeights, words[k]);
+    }
+  }
+  template <DType kDType>
+  static void TileDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                       Ints* dots) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kTileRows; ++i) dots[i].v = _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (int k = 0; k < kGroup / 4; ++k) {
+      const __m512i w = _mm512_loadu_si512(codes + k * 4 * kTileWeights);
+#pragma GCC unroll 8
+      for (int i = 0; i < kTileRows; ++i) {
+        int32_t four = 0;
+        __builtin_memcpy(&four, integers + i * row_bytes + k * 4, sizeof(four));
+        dots[i].v = _mm512_dpbusd_epi32(dots[i].v, w, _mm512_set1_epi32(four));
+      }
+    }
+  }
+
+ private:
+  struct Halves {
+    __m512i low;
+    __m512i high;
+  };
+
+  static __m512i Unsigned(const uint8_t* codes) {
+    return _mm512_xor_si512(_mm512_loadu_si512(codes), _mm512_set1_epi8(-128));
+  }
+  static __m512i MultiplyAdd(__m512i acc, __m512i codes, const int8_t* integers) {
+    return _mm512_dpbusd_epi32(acc, codes, _mm512_loadu_si512(integers));
+  }
+  template <DType kDType>
+  static __m512i Values(__m512i codes) {
+    if constexpr (kDType == DType::kMxfp4) {
+      const __m128i twice = _mm_load_si128(reinterpret_cast<const __m128i*>(kE2m1Twice));
+      const __m128i table = _mm_add_epi8(twice, _mm_set1_epi8(kZero<kDType>));
+      return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes);
+    } else {
+      return codes;
+    }
+  }
+  // `halves(four)`: the codes of four groups, arranged.
+  template <typename Source>
+  static Ints DotsOfFours(const int8_t* integers, const Source& halves) {
+    __m512i fours[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const Halves codes = halves(i);
+      const int8_t* at = integers + i * 128;
+      fours[i] =
+          MultiplyAdd(MultiplyAdd(_mm512_setzero_si512(), codes.low, at), codes.high, at + 64);
+    }
+    return SumsOfGroups(fours);
+  }
+  // fours[i] holds in its quarter q four sums of group 4i + q.
+  static Ints SumsOfGroups(const __m512i* fours) {
+    const auto add_pairs = [](__m512i a, __m512i b) {
+      return _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    };
+    const __m512i ab = add_pairs(fours[0], fours[1]), cd = add_pairs(fours[2], fours[3]);
+    const __m512i sums =
+        _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    return {_mm512_permutexvar_epi32(order, sums)};
+  }
+  // The codes of two groups in the order of their elements.
+  template <DType kDType>
+  static __m512i TwoGroups(const uint8_t* codes) {
+    if constexpr (kDType == DType::kInt8) {
+      return Unsigned(codes);
+    } else {
+      const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+      const __m256i mask = _mm256_set1_epi8(15);
+      const __m256i low = _mm256_and_si256(bytes, mask);
+      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), mask);
+      const __m512i both =
+          _mm512_permutex2var_epi64(_mm512_castsi256_si512(_mm256_unpacklo_epi64(low, high)),
+                                    _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                                    _mm512_castsi256_si512(_mm256_unpackhi_epi64(low, high)));
+      return Values<kDType>(both);
+    }
+  }
+};
+
+// The tile intrinsics do not tell the compiler what memory they read and write.
+inline void MemoryIsUsed() {
+  __asm__ volatile("" ::: "memory");
+}
+
+struct alignas(64) TileShapes {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// Tiles of 16 activation rows times 16 weight rows: bytes with a sign, for those of kUInt4 are
+// small.
+struct AmxInteger : VnniInteger {
+  static constexpr int kTileRows = 16;
+  template <DType kDType>
+  static constexpr int kTileZero = 0;
+
+  static void BeginTiles() {
+    TileShapes shapes;
+    const auto set = [&](int tile, int rows, int row_bytes) {
+      shapes.rows[tile] = static_cast<uint8_t>(rows);
+      shapes.row_bytes[tile] = static_cast<uint16_t>(row_bytes);
+    };
+    set(0, kTileRows, 4 * kTileWeights);   // sums
+    set(1, kTileRows, kGroup);             // integers of activations
+    set(2, kGroup / 4, 4 * kTileWeights);  // codes
+    MemoryIsUsed();
+    _tile_loadconfig(&shapes);
+  }
+  static void EndTiles() { _tile_release(); }
+
+  template <DType kDType>
+  static void PackCodes(const uint8_t* const* rows, uint8_t* to) {
+    VnniInteger::PackCodes<kDType, kZero<kDType>>(rows, to);
+  }
+  template <DType kDType>
+  static void TileDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                       Ints* dots) {
+    MemoryIsUsed();
+    _tile_zero(0);
+    _tile_loadd(1, integers, row_bytes);
+    _tile_loadd(2, codes, 4 * kTileWeights);
+    _tile_dpbssd(0, 1, 2);
+    _tile_stored(0, dots, sizeof(Ints));
+    MemoryIsUsed();
+  }
+};
+
+}  // namespace
+
+const PackedKernels& VnniIntegerKernels() {
+  return kIntegerKernels<VnniInteger>;
+}
+
+const PackedKernels& AmxIntegerKernels() {
+  return kIntegerKernels<AmxInteger>;
+}
+
+}  // namespace expertflow::cpu

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <utility>
 
 #include "common/check.h"
@@ -17,7 +16,6 @@ constexpr uint32_t kOne = 1u << 16;  // Q16
 constexpr std::array<uint64_t, 3> kDecayQ32 = {3408917802u, 4007346185u, 4257914989u};
 constexpr std::array<uint32_t, 3> kMix = {64, 128, 64};
 constexpr uint32_t kRateFloor = kOne / 4096;
-constexpr uint32_t kDistanceUnit = 1024;
 // Beyond this many steps without a use a rate counts as zero.
 constexpr uint32_t kDecayTableSize = 1024;
 
@@ -41,10 +39,6 @@ constexpr DecayTables kDecay = MakeDecayTables();
 uint32_t Decayed(uint32_t rate, int index, uint32_t steps) {
   if (steps >= kDecayTableSize) return 0;
   return static_cast<uint32_t>((uint64_t{rate} * kDecay.q16[index][steps]) >> 16);
-}
-
-std::string Name(ExpertKey key) {
-  return "layer " + std::to_string(key.layer.value) + " expert " + std::to_string(key.expert.value);
 }
 
 }  // namespace
@@ -95,7 +89,8 @@ void ExpertCache::MakeSlots() {
     classes_.push_back({.first = open_slots_,
                         .open = slots,
                         .free_hint = open_slots_,
-                        .shadow = ShadowLru(records_.size(), slots)});
+                        .shadow = ShadowLru(records_.size(), slots),
+                        .leaving = LeavingExperts(records_.size())});
     slots_.resize(slots_.size() + static_cast<size_t>(slots), slot);
     open_slots_ += slots;
   }
@@ -138,8 +133,7 @@ ExpertCache::Rank ExpertCache::RankOf(const Record& record, LayerId layer,
     return {true, static_cast<uint32_t>(std::min<uint64_t>(distance, UINT32_MAX))};
   }
   if (!forecast_.empty() && prediction_ppm == 0) {
-    const uint32_t distance = forecast_[static_cast<size_t>(&record - records_.data())];
-    return {distance > kDistanceUnit, distance};
+    return RankAt(forecast_[static_cast<size_t>(&record - records_.data())]);
   }
   const uint32_t step = layer_steps_[layer.index()];
   const bool recent = record.last_use > 0 && step - record.updated <= 1;
@@ -174,6 +168,7 @@ void ExpertCache::ForgetCandidates(LayerId layer) {
 }
 
 void ExpertCache::AddCandidate(const Slot& slot) {
+  classes_[slot.slot_class].leaving.Set(slot.record, true);
   LayerCandidates& own = candidates_[slot.key.layer.index() * classes_.size() + slot.slot_class];
   if (!own.valid) return;
   // Made in an earlier event, its ranks are not today's.
@@ -269,26 +264,58 @@ int32_t ExpertCache::OldestSlot(const ClassSlots& own) const {
   return oldest;
 }
 
+uint32_t ExpertCache::FarthestByForecast(const ClassSlots& own,
+                                         const LayerCandidates& layer) const {
+  const size_t l = layer.layer.index();
+  const bool collected = layer.valid && layer.event == event_;
+  if (forecast_.empty() || stats_.ranks_by_recency || layer_predicted_[l] != 0 || collected) {
+    return 0;
+  }
+  return own.leaving.Farthest(forecast_, layer_base_[l], static_cast<size_t>(options_.experts[l]));
+}
+
+ExpertCache::Candidate ExpertCache::FirstAt(const ClassSlots& own, LayerId layer,
+                                            uint32_t distance) const {
+  const size_t base = layer_base_[layer.index()];
+  const size_t end = base + static_cast<size_t>(options_.experts[layer.index()]);
+  Candidate first = {.slot = -1};
+  for (size_t r = base; r < end; ++r) {
+    if (forecast_[r] != distance || !own.leaving.MayLeave(r)) continue;
+    const Candidate now = {RankAt(distance), records_[r].last_use, records_[r].slot};
+    if (first.slot < 0 || LeavesLater(first, now)) first = now;
+  }
+  return first;
+}
+
 int32_t ExpertCache::Victim(const ClassSlots& own, const Rank& newcomer) {
   // Nobody ranks after a newcomer that is not expected at all.
   if (newcomer == Rank{true, UINT32_MAX}) return -1;
   if (slots_ready_ == 0) return -1;
   if (plain_lru_) return OldestSlot(own);
   Candidate worst;
-  LayerCandidates* from = nullptr;
+  LayerCandidates* from = nullptr;  // of `worst`
   const size_t classes = classes_.size();
   for (auto at = static_cast<size_t>(&own - classes_.data()); at < candidates_.size();
        at += classes) {
-    Rank rank;
-    const Candidate* first = FirstToLeave(&candidates_[at], &rank);
-    if (first == nullptr) continue;
-    const Candidate now = {rank, first->last_use, first->slot};
+    LayerCandidates& layer = candidates_[at];
+    Candidate now;
+    const uint32_t farthest = FarthestByForecast(own, layer);
+    if (farthest > 0) {
+      layer.valid = false;  // who leaves is not told to it
+      if (from != nullptr && RankAt(farthest) < worst.rank) continue;
+      now = FirstAt(own, layer.layer, farthest);
+    } else {
+      const Candidate* first = FirstToLeave(&layer, &now.rank);
+      if (first == nullptr) continue;
+      now.last_use = first->last_use;
+      now.slot = first->slot;
+    }
     if (from != nullptr && !LeavesLater(worst, now)) continue;
     worst = now;
-    from = &candidates_[at];
+    from = &layer;
   }
   if (from == nullptr || !(worst.rank > newcomer)) return -1;
-  from->DropFirst();
+  if (from->valid) from->DropFirst();
   return worst.slot;
 }
 
@@ -375,7 +402,8 @@ void ExpertCache::Unlink(int32_t slot) {
 
 void ExpertCache::Release(Slot& slot) {
   if (slot.state == SlotState::kLoading && slot.speculative) --speculative_loads_;
-  records_[Index(slot.key)].slot = -1;
+  records_[slot.record].slot = -1;
+  classes_[slot.slot_class].leaving.Set(slot.record, false);
   slot.key = {};
   slot.state = SlotState::kFree;
   slot.pins = 0;
@@ -453,6 +481,7 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
       decision.outcome = ready ? DemandOutcome::kHit : DemandOutcome::kLateHit;
       decision.slot = {SlotId(record.slot), slot.generation};
       ++slot.pins;
+      ClassOf(slot.record).leaving.Set(slot.record, false);
       ++(ready ? stats_.hits : stats_.late_hits);
       if (demand.decode_rows > 0) LinkByUse(record.slot);
       if (slot.speculative) {
@@ -685,104 +714,6 @@ bool ExpertCache::IsSpeculative(SlotRef ref) const {
   const Slot& slot = slots_[ref.slot.index()];
   CHECK(slot.generation == ref.generation && slot.state != SlotState::kFree);
   return slot.speculative;
-}
-
-Status ExpertCache::CheckInvariants() const {
-  int32_t used = 0;
-  int32_t open = 0;
-  int32_t ready = 0;
-  int32_t speculative = 0;
-  for (size_t c = 0; c < classes_.size(); ++c) {
-    RETURN_IF_ERROR(CheckSlots(classes_[c], options_.slots[c]));
-    used += classes_[c].used;
-    open += classes_[c].open;
-  }
-  for (const Slot& slot : slots_) {
-    ready += slot.state == SlotState::kReady ? 1 : 0;
-    speculative += slot.state == SlotState::kLoading && slot.speculative ? 1 : 0;
-  }
-  if (used != slots_used_ || ready != slots_ready_) return Internal("slot counts are off");
-  if (open != open_slots_) return Internal("the count of open slots is off");
-  if (speculative != speculative_loads_) return Internal("count of speculative loads is off");
-  size_t present = 0;
-  for (const Record& record : records_) present += record.slot >= 0 ? 1 : 0;
-  if (present != static_cast<size_t>(used)) return Internal("two experts claim one slot");
-  if (event_open_) {
-    for (const DemandDecision& d : decisions_) {
-      if (!d.slot.valid()) continue;
-      const Slot& slot = slots_[d.slot.slot.index()];
-      if (slot.generation == d.slot.generation && slot.state != SlotState::kFree &&
-          (slot.key != d.key || slot.pins != 1)) {
-        return Internal(Name(d.key) + " is in use, but not pinned in its slot");
-      }
-    }
-  }
-  for (const LayerCandidates& own : candidates_) {
-    if (own.valid) RETURN_IF_ERROR(CheckCandidates(own));
-  }
-  if (stats_.bytes_wasted > stats_.bytes_prefetch) return Internal("more wasted than prefetched");
-  return OkStatus();
-}
-
-// Of a class with `count` slots, closed ones included.
-Status ExpertCache::CheckSlots(const ClassSlots& own, int32_t count) const {
-  int32_t used = 0;
-  for (int32_t s = own.first; s < own.first + count; ++s) {
-    const Slot& slot = slots_[static_cast<size_t>(s)];
-    const std::string where = "slot " + std::to_string(s) + ": ";
-    if (&classes_[slot.slot_class] != &own) return Internal(where + "of another class");
-    if (slot.state == SlotState::kFree) {
-      if (slot.key.layer.valid() || slot.pins != 0 || slot.speculative) {
-        return Internal(where + "free, but still has an owner");
-      }
-      if (s < own.free_hint) return Internal(where + "free, but hidden");
-      continue;
-    }
-    if (s >= own.first + own.open) return Internal(where + "closed, but used");
-    ++used;
-    if (records_[Index(slot.key)].slot != s) {
-      return Internal(where + Name(slot.key) + " does not point back");
-    }
-    if (!options_.slot_class.empty() && options_.slot_class[slot.record] != slot.slot_class) {
-      return Internal(where + Name(slot.key) + " is of another class");
-    }
-    if (slot.pins < 0) return Internal(where + "negative pins");
-    if (slot.pins > (event_open_ ? 1 : 0)) return Internal(where + "pinned outside its event");
-    if (slot.pins > 0 && slot.speculative) return Internal(where + "used, but speculative");
-  }
-  if (used > own.open) return Internal("more slots are used than are open");
-  if (used != own.used) return Internal("the count of a class's slots is off");
-  if (!own.shadow.IsConsistent()) return Internal("the shadow of LRU is out of order");
-  return OkStatus();
-}
-
-// They are exactly the experts of their layer and class that may leave, in today's order.
-Status ExpertCache::CheckCandidates(const LayerCandidates& own) const {
-  const std::string where = "layer " + std::to_string(own.layer.value) + ": ";
-  const auto may_leave = [&](const Slot& slot) {
-    return slot.key.layer == own.layer && slot.slot_class == own.slot_class && MayLeave(slot);
-  };
-  const auto count = static_cast<size_t>(std::count_if(slots_.begin(), slots_.end(), may_leave));
-  if (own.all.size() != count) return Internal(where + "not all who may leave are candidates");
-  for (const Candidate& c : own.all) {
-    const Slot& slot = slots_[static_cast<size_t>(c.slot)];
-    if (!may_leave(slot)) return Internal(where + "a candidate may not leave");
-    const Record& record = records_[slot.record];
-    if (c.last_use != record.last_use) {
-      return Internal(where + "a candidate was used since it was ranked");
-    }
-    if (MoveTogether(own.layer) &&
-        RankNow(own, c) != RankOf(record, own.layer, record.prediction_ppm)) {
-      return Internal(where + "a candidate has another rank by now");
-    }
-  }
-  for (const Candidate& c : own.all) {
-    if (LeavesLater(own.First(), c)) return Internal(where + "another candidate leaves first");
-  }
-  if (own.heaped && !std::is_heap(own.all.begin(), own.all.end(), LeavesLater)) {
-    return Internal(where + "candidates are out of order");
-  }
-  return OkStatus();
 }
 
 }  // namespace expertflow

@@ -31,6 +31,7 @@
 #include "common/digest.h"
 #include "common/ids.h"
 #include "common/status.h"
+#include "worker/cache/leaving_experts.h"
 #include "worker/cache/shadow_lru.h"
 
 namespace expertflow {
@@ -182,6 +183,7 @@ class ExpertCache {
   uint64_t digest() const { return digest_.value(); }
 
  private:
+  static constexpr uint32_t kDistanceUnit = 1024;  // a step
   static constexpr int kRates = 3;  // half-lives of the decayed use rates, see the source file
 
   struct Record {  // one expert
@@ -241,6 +243,7 @@ class ExpertCache {
     int32_t free_hint = 0;   // no free slot of the class below this one
     int32_t by_use_end = 0;  // of its ring in by_use_
     ShadowLru shadow;
+    LeavingExperts leaving;           // by record
     std::vector<size_t> shadow_uses;  // of the event
     uint64_t pass_demand = 0;         // so far in the current pass over the layers
   };
@@ -271,6 +274,12 @@ class ExpertCache {
   void ForgetCandidates(LayerId layer);
   // `slot` may leave from now on.
   void AddCandidate(const Slot& slot);
+  static Rank RankAt(uint32_t distance) { return {distance > kDistanceUnit, distance}; }
+  // The farthest of a layer where the forecast alone ranks it; 0: it does not, or nobody is far.
+  uint32_t FarthestByForecast(const ClassSlots& own, const LayerCandidates& layer) const;
+  // Of those of the layer and class that may leave and have this forecast, the one that leaves
+  // first. REQUIRES: there is one
+  Candidate FirstAt(const ClassSlots& own, LayerId layer, uint32_t distance) const;
   void CollectCandidates(LayerCandidates* own);
   bool MoveTogether(LayerId layer) const;
   Rank RankNow(const LayerCandidates& own, const Candidate& candidate) const;

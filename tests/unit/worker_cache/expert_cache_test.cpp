@@ -384,6 +384,53 @@ TEST(ExpertCache, InvariantsHoldUnderRandomEventsWithSeveralClasses) {
   }
 }
 
+// Of those that no demand needs, the farthest; of equals the one used longest ago; of these the one
+// in the lowest slot. Forecasts of few values, so that equals are common.
+TEST(ExpertCache, AForecastRanksVictims) {
+  constexpr int32_t kLayers = 3;
+  constexpr int32_t kExperts = 20;
+  for (const uint32_t values : {2u, 40u, 4000u}) {
+    Random random(values);
+    ExpertCacheOptions options = Options(kLayers, kExperts, 2, 17);
+    options.ranking = CacheRanking::kNextUse;
+    ExpertCache cache(options);
+    std::vector<uint32_t> forecast(kLayers * kExperts);
+    std::vector<int> last_use(forecast.size());
+    int evictions = 0;
+    for (int event = 1; event <= 600; ++event) {
+      const auto layer = static_cast<int32_t>(random.Below(kLayers));
+      const auto expert = static_cast<int32_t>(random.Below(kExperts));
+      for (uint32_t& distance : forecast) distance = random.Below(values);
+      ExpertKey expected;
+      const auto index = [&](ExpertKey key) {
+        return key.layer.index() * kExperts + key.expert.index();
+      };
+      for (int32_t s = 0; s < 17; ++s) {
+        const ExpertKey key = cache.KeyOf(SlotId(s));
+        if (!key.layer.valid()) continue;
+        const auto rank = [&](ExpertKey k) {
+          return std::pair(forecast[index(k)], -last_use[index(k)]);
+        };
+        if (!expected.layer.valid() || rank(key) > rank(expected)) expected = key;
+      }
+      const ExpertKey demanded{LayerId(layer), ExpertId(expert)};
+      const bool leaves =
+          forecast[index(expected.layer.valid() ? expected : demanded)] > forecast[index(demanded)];
+      const bool full = cache.slots_used() == 17;
+      const bool present = cache.StateOf(demanded) != SlotState::kFree;
+      cache.UseForecast(forecast);
+      const auto decisions = RunEvent(cache, layer, Decode({expert}));
+      last_use[index(demanded)] = event;
+      if (present || !full) continue;
+      EXPECT_EQ(decisions[0].outcome, leaves ? DemandOutcome::kLoad : DemandOutcome::kBypass);
+      if (!leaves) continue;
+      EXPECT_EQ(decisions[0].victim, expected) << values << " values, event " << event;
+      ++evictions;
+    }
+    EXPECT_GT(evictions, 50);
+  }
+}
+
 TEST(ExpertCache, AClassThatHasAllExpertsIsTheOnlyOne) {
   const uint64_t alone = RandomEvents(7, 5'000, {9});
   EXPECT_EQ(RandomEvents(7, 5'000, {9}, CacheRanking::kGuarded, false, false,

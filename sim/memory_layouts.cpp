@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "worker/cache/slot_classes.h"
 
 namespace expertflow {
 namespace {
@@ -172,6 +173,16 @@ class Contiguous final : public ResidentExperts {
   std::map<uint64_t, Sequence> kv_;     // by begin
 };
 
+// A class for each size, the largest first, of exactly that size: bytes add up here without pages.
+std::vector<SlotClass> ExactClasses(const LayoutWorkload& w) {
+  const std::map<uint64_t, int64_t> blocks = CountBlocks(w.expert_bytes);
+  std::vector<SlotClass> classes;
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    classes.push_back({.slot_bytes = block->first, .experts = block->second});
+  }
+  return classes;
+}
+
 class Blocks final : public ResidentExperts {
  public:
   Blocks(const LayoutWorkload& w, bool sized)
@@ -180,27 +191,19 @@ class Blocks final : public ResidentExperts {
         block_bytes_(static_cast<uint64_t>(w.kv_block_tokens) * w.kv_token_bytes),
         memory_(w.memory_bytes),
         slots_least_(static_cast<size_t>(w.trace->top_k)) {
-    std::map<uint64_t, uint64_t> bytes_by_size;
-    for (const uint64_t bytes : w.expert_bytes) bytes_by_size[bytes] += bytes;
-    if (!sized) {
-      classes_.push_back({bytes_by_size.rbegin()->first, {}});
+    std::vector<SlotClass> sizes = ExactClasses(w);
+    if (sized) {
+      DivideAmongClasses(memory_, sizes);
     } else {
-      uint64_t all = 0;
-      for (const auto& [size, bytes] : bytes_by_size) all += bytes;
-      const auto most =
-          std::max_element(bytes_by_size.begin(), bytes_by_size.end(),
-                           [](const auto& a, const auto& b) { return a.second < b.second; });
-      for (const auto& [size, bytes] : bytes_by_size) {
-        if (size == most->first) continue;
-        const double share = static_cast<double>(bytes) / static_cast<double>(all);
-        const auto slots =
-            static_cast<size_t>(share * static_cast<double>(memory_) / static_cast<double>(size));
-        const auto experts = static_cast<size_t>(bytes / size);
-        classes_.push_back(
-            {size, std::vector<int64_t>(std::min(std::max(slots, slots_least_), experts), -1)});
-        before_border_ += size * classes_.back().slots.size();
-      }
-      classes_.push_back({most->first, {}});
+      sizes.resize(1);
+    }
+    for (const SlotClass& size : sizes) classes_.push_back({size.slot_bytes, {}});
+    // As many of the border's as are left at any time.
+    for (size_t c = 0; c + 1 < sizes.size(); ++c) {
+      const size_t slots = std::min(std::max(static_cast<size_t>(sizes[c].slots), slots_least_),
+                                    static_cast<size_t>(sizes[c].experts));
+      classes_[c].slots.assign(slots, -1);
+      before_border_ += sizes[c].slot_bytes * slots;
     }
     for (size_t expert = 0; expert < w.expert_bytes.size(); ++expert) {
       class_of_.push_back(ClassOf(w.expert_bytes[expert]));
@@ -430,6 +433,11 @@ Result<LayoutResult> SimulateLayout(const LayoutWorkload& workload, MemoryLayout
   if (workload.memory_bytes < ExpertBytesLeast(workload)) {
     return InvalidArgument("the memory of " + std::to_string(workload.memory_bytes) +
                            " bytes does not hold the experts of one token's layer");
+  }
+  if (layout == MemoryLayout::kSizedBlocks &&
+      workload.memory_bytes < OneSlotOfEach(ExactClasses(workload))) {
+    return InvalidArgument("the memory of " + std::to_string(workload.memory_bytes) +
+                           " bytes does not hold a slot of each size of experts");
   }
   std::unique_ptr<ResidentExperts> memory;
   if (layout == MemoryLayout::kContiguous) {

@@ -20,8 +20,8 @@ enum class MemoryLayout : uint8_t {
   // KV blocks from the end on, as a sequence grows; slots of the largest expert's size from the
   // beginning; the border moves.
   kBlocks,
-  // The same with slots for each size of expert, in the share of all experts' bytes; the slots of
-  // the size that has most lie at the border.
+  // The same with slots for each size of expert, divided as a worker divides them
+  // (worker/cache/slot_classes.h); the smallest lie at the border.
   kSizedBlocks,
 };
 std::string_view MemoryLayoutName(MemoryLayout layout);
@@ -59,7 +59,8 @@ struct LayoutResult {
 };
 
 // An error names the request that does not fit even alone, or a memory too small for the experts of
-// one (step, layer). REQUIRES: a trace with one entry of expert_bytes an expert; no number is 0
+// one (step, layer) or for a slot of each size. REQUIRES: a trace with one entry of expert_bytes an
+// expert; no number is 0
 Result<LayoutResult> SimulateLayout(const LayoutWorkload& workload, MemoryLayout layout);
 
 }  // namespace expertflow

@@ -105,6 +105,25 @@ TEST(MemoryLayoutsTest, SlotsOfSeveralSizesHoldMoreExpertsThanSlotsOfTheLargest)
   EXPECT_LT(sized.unused, blocks.unused);
 }
 
+// Of 110 bytes the same share of 4 experts of 20 bytes and 8 of 10 is 3 and 5 slots, as in a
+// worker; one of the small slots is the sequence's.
+TEST(MemoryLayoutsTest, SlotsOfSeveralSizesAreDividedAsAWorkerDividesThem) {
+  const RoutingTrace trace = OneLayer(12, {0, 1, 2, 3, 4, 5, 6, 7, 8});
+  LayoutWorkload workload;
+  workload.trace = &trace;
+  workload.expert_bytes = {20, 20, 20, 20, 10, 10, 10, 10, 10, 10, 10, 10};
+  workload.requests = {{.prompt_tokens = 1, .new_tokens = 9}};
+  workload.kv_token_bytes = 1;
+  workload.kv_block_tokens = 1;
+  workload.memory_bytes = 110;
+  const LayoutResult sized = SimulateOrFail(workload, MemoryLayout::kSizedBlocks);
+  EXPECT_EQ(sized.steps, 9);
+  EXPECT_DOUBLE_EQ(sized.experts, (1 + 2 + 3 + 3 + 4 + 5 + 6 + 7 + 7) / 9.0);
+  workload.memory_bytes = 29;
+  EXPECT_THAT(SimulateLayout(workload, MemoryLayout::kSizedBlocks).status().message(),
+              HasSubstr("a slot of each size"));
+}
+
 TEST(MemoryLayoutsTest, OneSizeIsOneLayoutOfBlocks) {
   const Crowd crowd(1500, 1500);
   const LayoutResult blocks = SimulateOrFail(crowd.workload, MemoryLayout::kBlocks);

@@ -209,6 +209,7 @@ Result<Replayed> RunReplay(const Options& options, const LoadedTrace& trace) {
     }
     replay.forecaster = std::make_shared<const NextUseModel>(std::move(fitted.model));
   }
+  replay.block_bytes = trace.shape.block_bytes;
   if (const std::string model = options.Text("model"); !model.empty()) {
     ASSIGN_OR_RETURN(replay.block_bytes, BlockBytes(model, trace.routing));
   }

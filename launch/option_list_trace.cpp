@@ -95,7 +95,7 @@ constexpr OptionSpec kOptions[] = {
      "DIR",
      "",
      "packed model whose experts' sizes the slots have",
-     {.command_line_only = true, .default_note = "none: all experts are alike"}},
+     {.command_line_only = true, .default_note = "none: what the trace says"}},
     {"training-sequences",
      Type::kText,
      kReplay,

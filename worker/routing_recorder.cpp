@@ -34,6 +34,7 @@ TraceShape RecordedShape(const StoreView& store, const ModelShape& model, bool f
     shape.columns = kTraceColumnsKnown;
   }
   shape.expert_bytes = store.expert_block_bytes();
+  if (store.expert_blocks().size() > 1) shape.block_bytes = store.ExpertBlockBytes();
   static_assert(sizeof(Fingerprint) == sizeof(shape.fingerprint));
   std::memcpy(shape.fingerprint.data(), &store.fingerprint(), sizeof(Fingerprint));
   shape.model = model.architecture;

@@ -105,6 +105,10 @@ uint64_t BlockHash(BlockHeader header, std::span<const uint8_t> frame) {
   return XXH3_64bits_withSeed(frame.data(), frame.size(), XXH3_64bits(&header, sizeof(header)));
 }
 
+uint32_t VersionOf(const TraceShape& shape) {
+  return shape.block_bytes.empty() ? 1 : 2;
+}
+
 std::vector<uint8_t> EncodeShape(const TraceShape& shape) {
   std::vector<uint8_t> out;
   Put(&out, static_cast<uint32_t>(shape.experts.size()));
@@ -119,10 +123,11 @@ std::vector<uint8_t> EncodeShape(const TraceShape& shape) {
   }
   PutText(&out, shape.model);
   PutText(&out, shape.config);
+  for (const uint64_t bytes : shape.block_bytes) Put(&out, bytes);
   return out;
 }
 
-Result<TraceShape> DecodeShape(std::span<const uint8_t> bytes) {
+Result<TraceShape> DecodeShape(std::span<const uint8_t> bytes, uint32_t version) {
   Cursor cursor{bytes};
   TraceShape shape;
   const auto layers = cursor.Take<uint32_t>();
@@ -138,6 +143,9 @@ Result<TraceShape> DecodeShape(std::span<const uint8_t> bytes) {
   }
   shape.model = cursor.TakeText();
   shape.config = cursor.TakeText();
+  for (int32_t e = 0; version > 1 && e < shape.experts_total() && cursor.ok; ++e) {
+    shape.block_bytes.push_back(cursor.Take<uint64_t>());
+  }
   if (!cursor.ok || !cursor.left.empty())
     return InvalidArgument("the description has a wrong size");
   RETURN_IF_ERROR(CheckTraceShape(shape));

@@ -61,8 +61,11 @@ inline constexpr uint64_t kMetaBytesMax = 16u << 20;
 uint64_t Hash(std::span<const uint8_t> bytes);
 uint64_t BlockHash(BlockHeader header, std::span<const uint8_t> frame);
 
+// The lowest version that can hold the shape.
+uint32_t VersionOf(const TraceShape& shape);
 std::vector<uint8_t> EncodeShape(const TraceShape& shape);
-Result<TraceShape> DecodeShape(std::span<const uint8_t> bytes);
+// REQUIRES: 1 <= version <= kTraceVersion
+Result<TraceShape> DecodeShape(std::span<const uint8_t> bytes, uint32_t version);
 
 uint64_t RowBytes(const TraceShape& shape);  // raw, of one row
 std::vector<uint8_t> EncodeRows(const TraceShape& shape, const TraceRows& rows);

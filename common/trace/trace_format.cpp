@@ -6,6 +6,26 @@
 #include <numeric>
 
 namespace expertflow {
+namespace {
+
+Status CheckBlocks(const TraceShape& shape) {
+  const auto experts = static_cast<size_t>(shape.experts_total());
+  if (shape.block_bytes.empty()) return OkStatus();
+  if (shape.block_bytes.size() != experts) {
+    return InvalidArgument(
+        fmt::format("sizes of {} blocks for {} experts", shape.block_bytes.size(), experts));
+  }
+  const auto [least, most] =
+      std::minmax_element(shape.block_bytes.begin(), shape.block_bytes.end());
+  if (*least == 0 || *most != shape.expert_bytes) {
+    return InvalidArgument(
+        fmt::format("blocks of {} to {} bytes, but the largest is said to have {}", *least, *most,
+                    shape.expert_bytes));
+  }
+  return OkStatus();
+}
+
+}  // namespace
 
 int32_t TraceShape::experts_total() const {
   return std::accumulate(experts.begin(), experts.end(), int32_t{0});
@@ -13,6 +33,11 @@ int32_t TraceShape::experts_total() const {
 
 int32_t TraceShape::experts_widest() const {
   return experts.empty() ? 0 : *std::max_element(experts.begin(), experts.end());
+}
+
+void TraceShape::SetExpertBytes(uint64_t bytes) {
+  expert_bytes = bytes;
+  block_bytes.clear();
 }
 
 Status CheckTraceShape(const TraceShape& shape) {
@@ -49,7 +74,7 @@ Status CheckTraceShape(const TraceShape& shape) {
   }
   const bool states = (shape.columns & (kTraceRouterHidden | kTraceExpertResidual)) != 0;
   if (states && shape.hidden == 0) return InvalidArgument("hidden states of no size");
-  return OkStatus();
+  return CheckBlocks(shape);
 }
 
 void TraceRows::Clear() {

@@ -17,7 +17,8 @@
 namespace expertflow {
 
 inline constexpr uint64_t kTraceMagic = 0x3145434152544645;  // "EFTRACE1"
-inline constexpr uint32_t kTraceVersion = 1;
+// Version 2 says what each expert takes; a trace of experts that are alike is still written as 1.
+inline constexpr uint32_t kTraceVersion = 2;
 inline constexpr int32_t kTraceLayersMax = 1024;
 inline constexpr int32_t kTraceExpertsMax = 65536;  // of a layer
 inline constexpr int32_t kTraceTopKMax = 64;
@@ -36,9 +37,11 @@ struct TraceShape {
   std::vector<int32_t> experts;    // of each MoE layer, in order
   std::vector<int32_t> layer_ids;  // their numbers in the model's stack
   int32_t top_k = 0;
-  int32_t hidden = 0;                        // 0: no hidden states in the trace
-  uint32_t columns = 0;                      // TraceColumn bits
-  uint64_t expert_bytes = 0;                 // one expert block; 0: not known
+  int32_t hidden = 0;         // 0: no hidden states in the trace
+  uint32_t columns = 0;       // TraceColumn bits
+  uint64_t expert_bytes = 0;  // one expert block, the largest; 0: not known
+  // Of each expert, layer by layer, where blocks differ; empty: all take expert_bytes.
+  std::vector<uint64_t> block_bytes;
   std::array<uint8_t, 16> fingerprint = {};  // of the model; zeros: not known
   std::string model;                         // name, for people
   std::string config;                        // the run's effective options as JSON; not interpreted
@@ -46,6 +49,8 @@ struct TraceShape {
   int32_t layers() const { return static_cast<int32_t>(experts.size()); }
   int32_t experts_total() const;
   int32_t experts_widest() const;
+  // All experts take so much.
+  void SetExpertBytes(uint64_t bytes);
   friend bool operator==(const TraceShape&, const TraceShape&) = default;
 };
 // kInvalidArgument says what is out of range.

@@ -46,8 +46,9 @@ Status TraceReader::Init() {
   if (bytes_.size() < sizeof(FileHeader)) return InvalidArgument("too short for a trace");
   const auto header = Load<FileHeader>(bytes_, 0);
   if (header.magic != kTraceMagic) return InvalidArgument("not a trace (.eft)");
-  if (header.version != kTraceVersion || header.header_bytes != sizeof(FileHeader)) {
-    return InvalidArgument(fmt::format("trace version {}; this program reads version {}",
+  if (header.version < 1 || header.version > kTraceVersion ||
+      header.header_bytes != sizeof(FileHeader)) {
+    return InvalidArgument(fmt::format("trace version {}; this program reads versions 1 to {}",
                                        header.version, kTraceVersion));
   }
   if (header.meta_bytes > trace_codec::kMetaBytesMax ||
@@ -58,7 +59,7 @@ Status TraceReader::Init() {
   if (trace_codec::Hash(meta) != header.meta_hash) {
     return InvalidArgument("the description is damaged");
   }
-  ASSIGN_OR_RETURN(shape_, trace_codec::DecodeShape(meta));
+  ASSIGN_OR_RETURN(shape_, trace_codec::DecodeShape(meta, header.version));
   if (ReadIndex().ok()) return OkStatus();
   // No index, or not all of it: go from block to block.
   truncated_ = true;

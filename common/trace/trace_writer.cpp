@@ -46,11 +46,12 @@ Result<TraceWriter> TraceWriter::Create(const std::string& path, const TraceShap
   }
   const std::vector<uint8_t> meta = trace_codec::EncodeShape(shape);
   if (meta.size() > trace_codec::kMetaBytesMax) {
-    return InvalidArgument(fmt::format("{}: the configuration is too long", path));
+    return InvalidArgument(fmt::format("{}: the description is too long", path));
   }
   writer.fd_.Reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!writer.fd_.valid()) return FromErrno(errno, "cannot create " + path);
   FileHeader header;
+  header.version = trace_codec::VersionOf(shape);
   header.meta_bytes = meta.size();
   header.meta_hash = trace_codec::Hash(meta);
   RETURN_IF_ERROR(writer.Write(BytesOf(&header, 1)));

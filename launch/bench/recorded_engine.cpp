@@ -33,7 +33,7 @@ Result<RecordedSettings> RecordedEngine::settings() const {
   settings.chunk_bytes = EngineOptions{}.transfer_chunk_bytes;
   settings.link_bytes_per_second = options_.link.bytes_per_second;
   settings.link_latency_ns = options_.link.latency_ns;
-  RETURN_IF_ERROR(settings.TakeBlocks(model_.store()));
+  RETURN_IF_ERROR(settings.TakeBlocks(model_.store().ExpertBlockBytes()));
   return settings;
 }
 

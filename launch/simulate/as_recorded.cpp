@@ -60,7 +60,7 @@ Result<AsRecorded> SimulateAsRecorded(const std::string& trace, const std::strin
                   run.shape().fingerprint.size()) != 0) {
     return InvalidArgument(fmt::format("{}: recorded from another model than {}", trace, model));
   }
-  RETURN_IF_ERROR(settings->TakeBlocks(opened.store()).WithContext(trace));
+  RETURN_IF_ERROR(settings->TakeBlocks(opened.store().ExpertBlockBytes()).WithContext(trace));
   const auto config = nlohmann::json::parse(run.shape().config, nullptr, false);
   MachineProbe probe(
       opened, {.threads = config.value("threads", 1),

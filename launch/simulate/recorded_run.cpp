@@ -129,14 +129,14 @@ int32_t RecordedSettings::slots_in_all() const {
   return std::accumulate(slots.begin(), slots.end(), 0);
 }
 
-Status RecordedSettings::TakeBlocks(const StoreView& store) {
-  const std::vector<SlotClass> classes = SlotClassesOf(store.expert_blocks());
+Status RecordedSettings::TakeBlocks(std::vector<uint64_t> bytes) {
+  const std::vector<SlotClass> classes = SlotClassesOf(CountBlocks(bytes));
   if (classes.size() != slots.size()) {
     return InvalidArgument(
         fmt::format("the recorded run had slots of {} sizes, the model's experts need {}",
                     slots.size(), classes.size()));
   }
-  block_bytes = store.ExpertBlockBytes();
+  block_bytes = std::move(bytes);
   slot_class = SlotClassesOfEach(classes, block_bytes);
   return OkStatus();
 }

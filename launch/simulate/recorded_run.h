@@ -9,7 +9,6 @@
 
 #include "common/status.h"
 #include "common/trace/trace_sink.h"
-#include "expert_store/store_view.h"
 #include "sim/device_simulator.h"
 #include "sim/measured_times.h"
 #include "sim/routing_trace.h"
@@ -77,8 +76,9 @@ struct RecordedSettings {
   int64_t link_latency_ns = 0;
 
   int32_t slots_in_all() const;
-  // What the experts of the run's model take. An error when their sizes are not those of the slots.
-  Status TakeBlocks(const StoreView& store);
+  // What each expert of the run's model takes. An error when their sizes are not those of the
+  // slots.
+  Status TakeBlocks(std::vector<uint64_t> bytes);
 };
 // From the configuration that the worker has put into its trace. An error says what is missing, or
 // what this run did that cannot be simulated step by step: computing in place, prefetch, a

@@ -23,10 +23,10 @@ std::string CsvHeader(const TraceShape& shape) {
 }
 
 std::string JsonlHeader(const TraceShape& shape) {
-  const nlohmann::json json = {
-      {"format", "expertflow-routing"}, {"version", 1},
-      {"model", shape.model},           {"experts", shape.experts},
-      {"top_k", shape.top_k},           {"expert_bytes", shape.expert_bytes}};
+  nlohmann::json json = {{"format", "expertflow-routing"}, {"version", 1},
+                         {"model", shape.model},           {"experts", shape.experts},
+                         {"top_k", shape.top_k},           {"expert_bytes", shape.expert_bytes}};
+  if (!shape.block_bytes.empty()) json["block_bytes"] = shape.block_bytes;
   return json.dump() + "\n";
 }
 

@@ -34,6 +34,19 @@ Result<int64_t> Integer(const nlohmann::json& json, const char* field, int64_t m
   return value;
 }
 
+// "block_bytes", if it is there.
+Status BlockBytes(const nlohmann::json& json, std::vector<uint64_t>* blocks) {
+  const auto found = json.find("block_bytes");
+  if (found == json.end()) return OkStatus();
+  const bool sizes = found->is_array() && !found->empty() &&
+                     std::all_of(found->begin(), found->end(), [](const nlohmann::json& bytes) {
+                       return bytes.is_number_unsigned();
+                     });
+  if (!sizes) return InvalidArgument("\"block_bytes\" is no list of sizes");
+  *blocks = found->get<std::vector<uint64_t>>();
+  return OkStatus();
+}
+
 std::string TextField(const nlohmann::json& json, const char* field) {
   const auto found = json.find(field);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -173,6 +186,7 @@ class LineImport {
       ASSIGN_OR_RETURN(const int64_t bytes, Integer(json, "expert_bytes", 0, INT64_MAX));
       shape.expert_bytes = static_cast<uint64_t>(bytes);
     }
+    if (expert_bytes_ == 0) RETURN_IF_ERROR(BlockBytes(json, &shape.block_bytes));
     shape.model = TextField(json, "model");
     RETURN_IF_ERROR(CheckTraceShape(shape));
     shape_ = shape;

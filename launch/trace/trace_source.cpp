@@ -105,7 +105,10 @@ Result<LoadedTrace> LoadTrace(const std::string& path, uint64_t expert_bytes) {
     return InvalidArgument(path + ": no decode step in it, nothing to replay");
   }
   loaded.truncated = truncated;
-  if (expert_bytes != 0) loaded.shape.expert_bytes = loaded.routing.expert_bytes = expert_bytes;
+  if (expert_bytes != 0) {
+    loaded.shape.SetExpertBytes(expert_bytes);
+    loaded.routing.expert_bytes = expert_bytes;
+  }
   return loaded;
 }
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
@@ -35,7 +37,7 @@ class WriterSink final : public TraceSink {
     numbers_.clear();
     step_base_ = step_next_;
     TraceShape wanted = shape;
-    if (expert_bytes_ != 0) wanted.expert_bytes = expert_bytes_;
+    if (expert_bytes_ != 0) wanted.SetExpertBytes(expert_bytes_);
     if (!writer_) {
       ASSIGN_OR_RETURN(TraceWriter writer, TraceWriter::Create(path_, wanted));
       writer_.emplace(std::move(writer));
@@ -44,7 +46,8 @@ class WriterSink final : public TraceSink {
     TraceShape first = writer_->shape();
     first.config = wanted.config;  // runs of one model may differ in their settings
     if (first != wanted) {
-      return InvalidArgument("not of the same model, or with other columns, than the first trace");
+      return InvalidArgument(
+          "not of the same model, or with other columns or sizes of experts, than the first trace");
     }
     return OkStatus();
   }
@@ -143,6 +146,18 @@ std::vector<std::string> ColumnNames(uint32_t columns) {
   return names;
 }
 
+// How many experts take how much, the largest first.
+nlohmann::json Blocks(const TraceShape& shape) {
+  std::map<uint64_t, int64_t, std::greater<>> blocks;
+  for (const uint64_t bytes : shape.block_bytes) ++blocks[bytes];
+  if (blocks.empty() && shape.expert_bytes > 0) blocks[shape.expert_bytes] = shape.experts_total();
+  nlohmann::json json = nlohmann::json::array();
+  for (const auto& [bytes, experts] : blocks) {
+    json.push_back({{"bytes", bytes}, {"experts", experts}});
+  }
+  return json;
+}
+
 Result<nlohmann::json> Inspect(const std::string& path) {
   ASSIGN_OR_RETURN(const TraceReader reader, TraceReader::Open(path));
   uint64_t prompt_rows = 0;
@@ -170,6 +185,7 @@ Result<nlohmann::json> Inspect(const std::string& path) {
       {"hidden", shape.hidden},
       {"columns", ColumnNames(shape.columns)},
       {"expert_bytes", shape.expert_bytes},
+      {"expert_blocks", Blocks(shape)},
       {"sequences", reader.sequences().size()},
       {"steps", steps},
       {"rows", reader.rows()},
@@ -197,6 +213,10 @@ std::string Describe(const nlohmann::json& found) {
       found["top_k"].get<int>(), found["sequences"].get<uint64_t>(), rows,
       found["steps"].get<uint64_t>(), found["prompt_rows"].get<uint64_t>(), FormatBytes(bytes),
       rows > 0 ? static_cast<double>(bytes) / static_cast<double>(rows) : 0.0);
+  for (const auto& blocks : found["expert_blocks"]) {
+    text += fmt::format("  experts     {} of {}\n", blocks["experts"].get<int64_t>(),
+                        FormatBytes(blocks["bytes"].get<uint64_t>()));
+  }
   for (const auto& column : found["columns"]) {
     text += fmt::format("  column      {}\n", column.get<std::string>());
   }

@@ -37,7 +37,7 @@ void Repair(std::span<uint8_t> bytes) {
   std::memcpy(&header, bytes.data(), sizeof(header));
   if (header.meta_bytes > bytes.size() - sizeof(header)) return;
   header.magic = expertflow::kTraceMagic;
-  header.version = expertflow::kTraceVersion;
+  header.version = 1 + header.version % expertflow::kTraceVersion;
   header.header_bytes = sizeof(header);
   header.meta_hash =
       expertflow::trace_codec::Hash(bytes.subspan(sizeof(header), header.meta_bytes));

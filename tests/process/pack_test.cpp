@@ -80,6 +80,31 @@ TEST_F(PackTest, ExpertsOfTwoTypesHaveSlotsOfTwoSizes) {
   EXPECT_EQ(fits(3 * 12288 + 2 * 12288), 4);
 }
 
+TEST_F(PackTest, ATraceSaysWhatEachExpertTakes) {
+  const std::string mixed = folder_ + "/mixed", trace = folder_ + "/mixed.eft";
+  Pack("mixed", {"--quant", "int4", "--quant-popular", "25%:int8", "--trace", RecordTrace()});
+  Run(mixed, {"--prompt", "When", "--record", trace, "--expert-memory", "30%"});
+  const auto inspected =
+      nlohmann::json::parse(Output({"trace", "inspect", trace, "--json", "-"}))["traces"][0];
+  EXPECT_EQ(inspected["expert_blocks"],
+            nlohmann::json::parse(
+                R"([{"bytes": 20736, "experts": 144}, {"bytes": 11520, "experts": 432}])"));
+  const auto rows = [&](const std::vector<std::string>& extra) {
+    return nlohmann::json::parse(Output({"replay", trace, "--residency", "30%", "--policy",
+                                         "lru,ours,belady", "--bootstrap", "0", "--json", "-"},
+                                        extra))["rows"];
+  };
+  // Alone as with the model beside it: the slots and bytes of each size.
+  const auto alone = rows({});
+  EXPECT_EQ(alone, rows({"--model", mixed}));
+  EXPECT_GT(alone[0]["slot_bytes"], 0);
+  EXPECT_NE(alone, rows({"--expert-bytes", "20736"}));
+  const auto plan = nlohmann::json::parse(
+      Output({"inspect", mixed, "--expert-memory", "30%", "--json", "-"}))["memory_plan"];
+  EXPECT_EQ(alone[0]["slots"], plan["expert_slots"]);
+  EXPECT_EQ(alone[0]["slot_bytes"], plan["expert_bytes"]);
+}
+
 TEST_F(PackTest, AnotherOrderIsTheSameModel) {
   const std::string trace = RecordTrace();
   Pack("plain", {});

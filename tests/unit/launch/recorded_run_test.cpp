@@ -92,7 +92,10 @@ TEST_P(RecordedRunTest, FIELD_04_TheSimulatorDecidesAsTheWorkerDid) {
   settings.stream_buffers = (*engine)->plan().streaming_buffers;
   settings.link_bytes_per_second = cell.link_bytes_per_second;
   settings.link_latency_ns = 10'000;
-  ASSERT_TRUE(settings.TakeBlocks(model->store()).ok());
+  ASSERT_EQ(run.shape().block_bytes.empty(), !cell.mixed);
+  ASSERT_TRUE(
+      settings.TakeBlocks(cell.mixed ? run.shape().block_bytes : model->store().ExpertBlockBytes())
+          .ok());
   const auto simulated = SimulateRecorded(run, settings, kCosts);
   ASSERT_TRUE(simulated.ok()) << simulated.status().ToString();
   EXPECT_EQ(simulated->cache_digest, live.decision_digest);

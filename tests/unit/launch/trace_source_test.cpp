@@ -91,6 +91,39 @@ TEST(TraceToolsTest, ImportCutMergeAndExportKeepTheRows) {
               HasSubstr(".csv"));
 }
 
+TEST(TraceToolsTest, SizesOfExpertsComeAlong) {
+  const ScratchFolder folder;
+  const std::string sizes =
+      R"({"format":"expertflow-routing","version":1,"model":"m","experts":[2,2],"top_k":1,)"
+      R"("expert_bytes":9,"block_bytes":[9,7,7,9]})"
+      "\n";
+  const std::string row = R"({"sequence":0,"experts":[[0],[1]]})";
+  const std::string lines = folder.Write("t.jsonl", sizes + row);
+  const std::string whole = folder.path() + "/whole.eft";
+  const std::string merged = folder.path() + "/merged.eft";
+  const std::string again = folder.path() + "/again.jsonl";
+  ASSERT_TRUE(RunTrace({"import", lines, "-o", whole}).ok());
+  ASSERT_TRUE(RunTrace({"merge", whole, whole, "-o", merged}).ok());
+  ASSERT_TRUE(RunTrace({"export", merged, "-o", again}).ok());
+  for (const std::string& file : {lines, whole, merged, again}) {
+    const auto trace = LoadTrace(file, 0);
+    ASSERT_TRUE(trace.ok()) << trace.status().ToString();
+    EXPECT_THAT(trace->shape.block_bytes, ElementsAre(9, 7, 7, 9)) << file;
+    // Told that all are alike.
+    const auto alike = LoadTrace(file, 5);
+    ASSERT_TRUE(alike.ok());
+    EXPECT_EQ(alike->shape.expert_bytes, 5u);
+    EXPECT_TRUE(alike->shape.block_bytes.empty());
+  }
+  const std::string plain = folder.Write("plain.jsonl", Interleaved());
+  EXPECT_THAT(RunTrace({"merge", whole, plain, "-o", merged}).message(), HasSubstr("sizes"));
+  for (const char* bad : {"[9,7,7]", "[9,7,7,0]", "[9,7,7,-9]", "{\"a\":9}", "\"9\"", "[]"}) {
+    std::string text = sizes;
+    text.replace(text.find("[9,7,7,9]"), 9, bad);
+    EXPECT_FALSE(LoadTrace(folder.Write("bad.jsonl", text + row), 0).ok()) << bad;
+  }
+}
+
 TEST(TraceSourceTest, BadLinesAreNamed) {
   const ScratchFolder folder;
   const auto error = [&](const std::string& text) {

@@ -120,6 +120,38 @@ TEST(TraceFileTest, GivesBackWhatWasWritten) {
   }
 }
 
+TraceShape ShapeOfTwoSizes() {
+  TraceShape shape = SmallShape(0);
+  for (int32_t e = 0; e < shape.experts_total(); ++e) {
+    shape.block_bytes.push_back(e % 2 == 0 ? 12345 : 6789);
+  }
+  return shape;
+}
+
+TEST(TraceFileTest, TheSizeOfEachExpertIsKept) {
+  const TraceShape shape = ShapeOfTwoSizes();
+  std::vector<TraceRows> written;
+  const std::string bytes = WriteSmall(shape, 1, &written);
+  EXPECT_EQ(bytes[8], 2);  // the version
+  const auto reader = TraceReader::Parse(Bytes(bytes), "small.eft");
+  ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+  EXPECT_EQ(reader->shape(), shape);
+  // As before there were sizes: what reads version 1 alone reads these, too.
+  EXPECT_EQ(WriteSmall(SmallShape(0), 1, &written)[8], 1);
+}
+
+TEST(TraceFileTest, SizesThatCannotBeAreRefused) {
+  const auto refused = [](const auto& change) {
+    TraceShape shape = ShapeOfTwoSizes();
+    change(&shape);
+    return CheckTraceShape(shape).message();
+  };
+  EXPECT_THAT(refused([](TraceShape* s) { s->block_bytes.pop_back(); }),
+              HasSubstr("sizes of 312 blocks for 313 experts"));
+  EXPECT_THAT(refused([](TraceShape* s) { s->block_bytes[3] = 0; }), HasSubstr("blocks of 0 to"));
+  EXPECT_THAT(refused([](TraceShape* s) { s->expert_bytes = 5; }), HasSubstr("said to have 5"));
+}
+
 TEST(TraceFileTest, AnyCutLosesAtMostTheBlockItFallsInto) {
   std::vector<TraceRows> written;
   const std::string bytes = WriteSmall(SmallShape(0), 4, &written);

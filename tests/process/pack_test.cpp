@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/process/folder_test.h"
+#include "tests/process/server.h"
 
 namespace expertflow::testing {
 namespace {
@@ -103,6 +104,49 @@ TEST_F(PackTest, ATraceSaysWhatEachExpertTakes) {
       Output({"inspect", mixed, "--expert-memory", "30%", "--json", "-"}))["memory_plan"];
   EXPECT_EQ(alone[0]["slots"], plan["expert_slots"]);
   EXPECT_EQ(alone[0]["slot_bytes"], plan["expert_bytes"]);
+}
+
+// A KV block of 16 tokens is eight of the smaller slots. Five sequences need more blocks than there
+// are at first, and one alone fewer.
+TEST_F(PackTest, TheKvCacheGrowsIntoTheSmallerOfTwoSizesOfSlots) {
+  const std::string mixed = folder_ + "/mixed";
+  Pack("mixed", {"--quant", "int4", "--quant-popular", "25%:int8", "--trace", RecordTrace()});
+  const auto text_of = [](const Server& server, int sequences) {
+    const std::string body =
+        R"({"prompt":"The river","temperature":0.8,"seed":3,"ignore_eos":true,"max_tokens":50,"n":)";
+    return JoinedStrings(server.Post("/v1/completions", body + std::to_string(sequences) + "}"),
+                         "text");
+  };
+  std::string one, five;
+  {
+    Server resident({"--model", mixed, "--workers", "1", "--device-memory", "host"});
+    one = text_of(resident, 1);
+    five = text_of(resident, 5);
+    resident.ExpectEnds();
+  }
+  std::vector<std::string> settings = {"--model",     mixed,   "--expert-memory",  "75%",
+                                       "--kv-memory", "800KB", "--kv-memory-most", "3MB"};
+  std::vector<std::string> inspect = settings;
+  inspect.erase(inspect.begin());
+  inspect.insert(inspect.begin(), "inspect");
+  inspect.insert(inspect.end(), {"--json", "-"});
+  const auto plan = nlohmann::json::parse(Output(inspect))["memory_plan"];
+  ASSERT_EQ(plan["kv_blocks"], 8);
+  settings.insert(settings.end(), {"--workers", "1", "--prefix-cache", "off", "--link", "4GB/s"});
+  Server server(settings);
+  const std::string worker = "{worker=\"2\"}";
+  const auto blocks = [&] { return server.Figure("expertflow_worker_kv_blocks_total" + worker); };
+  EXPECT_EQ(text_of(server, 1), one);
+  EXPECT_EQ(blocks(), 8);
+  EXPECT_EQ(text_of(server, 5), five);
+  EXPECT_GT(blocks(), 8);
+  EXPECT_LT(blocks(), plan["kv_blocks_most"]);  // there were slots left
+  EXPECT_EQ(server.Figure("expertflow_worker_preemptions_total" + worker), 0);
+  // One exchange of 8 slots comes back after 256 steps that did not need it.
+  int rounds = 0;
+  for (; blocks() > 8 && rounds < 400; ++rounds) EXPECT_EQ(text_of(server, 1), one);
+  EXPECT_EQ(blocks(), 8) << rounds << " requests";
+  server.ExpectEnds();
 }
 
 TEST_F(PackTest, AnotherOrderIsTheSameModel) {

@@ -1,6 +1,7 @@
 // `expertflow serve` as a child of a test.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -40,6 +41,12 @@ class Server {
   bool Shows(const std::string& metric) const {
     return Get("/metrics").find("\n" + metric + "\n") != std::string::npos;
   }
+  // Of "expertflow_requests_running"; -1: it is not there.
+  int64_t Figure(const std::string& metric) const {
+    const std::string all = Get("/metrics");
+    const size_t at = all.find("\n" + metric + " ");
+    return at == std::string::npos ? -1 : std::atoll(all.c_str() + at + metric.size() + 2);
+  }
   void ExpectEnds(int code = 0) {
     ::kill(program_.pid(), SIGTERM);
     EXPECT_EQ(program_.Wait(30'000), code) << program_.err();
@@ -48,7 +55,10 @@ class Server {
 
  private:
   static std::vector<std::string> Arguments(const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"serve", "--model", kModel, "--listen", "127.0.0.1:0"};
+    std::vector<std::string> arguments = {"serve", "--listen", "127.0.0.1:0"};
+    if (std::find(more.begin(), more.end(), "--model") == more.end()) {
+      arguments.insert(arguments.end(), {"--model", kModel});
+    }
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }

@@ -111,7 +111,8 @@ struct VnniInteger {
   static void PackCodes(const uint8_t* const* rows, uint8_t* to) {
     __m512i words[kTileWeights];
     for (int r = 0; r < kTileWeights; ++r) {
-      words[r] = _mm512_sub_epi8(TwoGroups<kDType>(rows[r]), _mm512_set1_epi8(static_cast<char>(kLess)));
+      words[r] =
+          _mm512_sub_epi8(TwoGroups<kDType>(rows[r]), _mm512_set1_epi8(static_cast<char>(kLess)));
     }
     Transpose(words);
     for (int k = 0; k < kTileWeights; ++k) {

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "common/units.h"
 #include "launch/bench/bench_model.h"
@@ -60,7 +61,12 @@ Result<AsRecorded> SimulateAsRecorded(const std::string& trace, const std::strin
                   run.shape().fingerprint.size()) != 0) {
     return InvalidArgument(fmt::format("{}: recorded from another model than {}", trace, model));
   }
-  RETURN_IF_ERROR(settings->TakeBlocks(opened.store().ExpertBlockBytes()).WithContext(trace));
+  // Where all experts are alike, and in older recordings, the trace does not say it of each.
+  const std::vector<uint64_t>& recorded_blocks = run.shape().block_bytes;
+  RETURN_IF_ERROR(settings
+                      ->TakeBlocks(recorded_blocks.empty() ? opened.store().ExpertBlockBytes()
+                                                           : recorded_blocks)
+                      .WithContext(trace));
   const auto config = nlohmann::json::parse(run.shape().config, nullptr, false);
   MachineProbe probe(
       opened, {.threads = config.value("threads", 1),
@@ -92,6 +98,7 @@ Result<AsRecorded> SimulateAsRecorded(const std::string& trace, const std::strin
                              {"link_bytes_per_second", settings->link_bytes_per_second},
                              {"hits", result.hits},
                              {"misses", result.misses},
+                             {"bytes_demand", result.bytes_demand},
                              {"recorded", Json(recorded)},
                              {"simulated", Json(simulated)},
                              {"decision_digest", digest}})

@@ -84,7 +84,16 @@ TEST_F(PackTest, ExpertsOfTwoTypesHaveSlotsOfTwoSizes) {
 TEST_F(PackTest, ATraceSaysWhatEachExpertTakes) {
   const std::string mixed = folder_ + "/mixed", trace = folder_ + "/mixed.eft";
   Pack("mixed", {"--quant", "int4", "--quant-popular", "25%:int8", "--trace", RecordTrace()});
-  Run(mixed, {"--prompt", "When", "--record", trace, "--expert-memory", "30%"});
+  const std::string report = folder_ + "/run.json";
+  Run(mixed, {"--workers", "1", "--prompt", "When", "--record", trace, "--expert-memory", "30%",
+              "--prefetch", "off", "--forecaster", "off", "--link", "4GB/s", "--json", report});
+  const auto run = nlohmann::json::parse(ReadAll(report))["status"]["workers"][0]["stats"];
+  const auto simulated = nlohmann::json::parse(
+      Output({"simulate", "--as-recorded", "--trace", trace, "--model", mixed, "--json", "-"}));
+  for (const char* figure : {"decision_digest", "hits", "misses", "bytes_demand"}) {
+    EXPECT_EQ(simulated[figure], run[figure]) << figure;
+  }
+  EXPECT_GT(run["misses"], 100);
   const auto inspected =
       nlohmann::json::parse(Output({"trace", "inspect", trace, "--json", "-"}))["traces"][0];
   EXPECT_EQ(inspected["expert_blocks"],

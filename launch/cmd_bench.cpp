@@ -40,7 +40,7 @@ struct Bench {
   std::string_view name;
   Result<BenchReport> (*run)(const BenchSetup&);
 };
-constexpr std::array<Bench, 13> kBenches = {{{"decode", BenchDecode},
+constexpr std::array<Bench, 14> kBenches = {{{"decode", BenchDecode},
                                              {"prefill", BenchPrefill},
                                              {"copies", BenchCopies},
                                              {"load", BenchLoad},
@@ -48,6 +48,7 @@ constexpr std::array<Bench, 13> kBenches = {{{"decode", BenchDecode},
                                              {"record", BenchRecord},
                                              {"truth", BenchTruth},
                                              {"policies", BenchPolicies},
+                                             {"stride", BenchStride},
                                              {"simulator", BenchSimulator},
                                              {"overhead", BenchOverhead},
                                              {"memory", BenchMemory},

@@ -105,6 +105,8 @@ constexpr CommandInfo kCommands[] = {
      "  idle      CPU time of a job that has nothing to do\n"
      "  truth     a real run against the simulation of its recorded routing\n"
      "  policies  ways to load experts, live: link rates x share of resident experts\n"
+     "  stride    the dynamic stride beside fixed ones while link, batch or prompts change, "
+     "simulated\n"
      "  simulator simulated (step, layer) events in a second\n"
      "  batching  goodput of continuous and static batches: --arrivals and what follows it\n"
      "  layouts   memory unused by contiguous and block layouts, simulated: --arrivals as above\n"
@@ -139,7 +141,8 @@ constexpr OptionSpec kOptions[] = {
     {"benchmark",
      Type::kChoice,
      kBench,
-     "decode|prefill|copies|load|cache|record|truth|policies|simulator|predictor|overhead|memory|"
+     "decode|prefill|copies|load|cache|record|truth|policies|stride|simulator|predictor|overhead|"
+     "memory|"
      "start|idle|batching|layouts|serve",
      "",
      "what to measure",

@@ -27,6 +27,8 @@ Result<BenchReport> BenchTruth(const BenchSetup& setup);
 
 // Cache policy, prefetch and stride in all combinations that matter, over emulated links.
 Result<BenchReport> BenchPolicies(const BenchSetup& setup);
+// The dynamic stride beside fixed ones, simulated.
+Result<BenchReport> BenchStride(const BenchSetup& setup);
 // How fast the simulator is.
 Result<BenchReport> BenchSimulator(const BenchSetup& setup);
 

@@ -1,4 +1,4 @@
-// One simulated device: its cache is the replay's, its time adds up, and the stride follows it.
+// One simulated device: its cache is the replay's, and its time adds up.
 #include "sim/device_simulator.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "predictor/core/dynamic_stride.h"
 #include "sim/replay.h"
 #include "sim/synthetic_routing.h"
 
@@ -245,131 +244,6 @@ TEST(SyntheticRoutingTest, TokensKeepAsManyChoicesAsAskedFor) {
   // The rest is drawn evenly, and sometimes meets an old choice.
   EXPECT_NEAR(kept / all, 0.4 + 0.6 * 4 / 64, 0.03);
 }
-
-// What changes after a third of the steps, and again after two.
-enum class Changes : uint8_t {
-  kLink,    // the link is half as fast, then twice as fast as at first
-  kBatch,   // four times as many sequences, then as many as at first
-  kDomain,  // prompts whose routing is flatter and changes more, then such as at first
-};
-
-// Residency, link in GB/s, sequences at once.
-struct Phases {
-  double residency;
-  double gigabytes_per_second;
-  int32_t batch;
-  Changes changes = Changes::kLink;
-};
-
-constexpr size_t kPhaseSteps = 120;
-
-class StridePhases : public ::testing::TestWithParam<Phases> {
- protected:
-  StridePhases() {
-    std::vector<RecordedRow> rows;
-    for (size_t phase = 0; phase < 3; ++phase) AddPhase(phase, &rows);
-    lockstep_ = MakeRecordedSteps(trace_, rows);
-  }
-
-  // Sequences that begin and end with the phase; rows in the order of steps.
-  void AddPhase(size_t phase, std::vector<RecordedRow>* rows) {
-    const Phases& p = GetParam();
-    const bool other = phase == 1;
-    SyntheticRouting routing;
-    routing.experts.assign(24, 60);
-    routing.top_k = 4;
-    routing.sequences = other && p.changes == Changes::kBatch ? 4 * p.batch : p.batch;
-    routing.tokens = static_cast<int32_t>(kPhaseSteps);
-    routing.seed = phase + 1;
-    if (other && p.changes == Changes::kDomain) {
-      routing.skew = 0.3;
-      routing.persistence = 0.1;
-    }
-    const RoutingTrace part = SynthesizeRouting(routing);
-    trace_.experts = part.experts;
-    trace_.top_k = part.top_k;
-    const size_t width = part.experts.size() * static_cast<size_t>(part.top_k);
-    const int32_t before = rows->empty() ? 0 : rows->back().sequence + 1;
-    for (size_t step = 0; step < kPhaseSteps; ++step) {
-      for (int32_t s = 0; s < routing.sequences; ++s) {
-        const size_t row = static_cast<size_t>(s) * kPhaseSteps + step;
-        const auto from = part.chosen.begin() + static_cast<ptrdiff_t>(row * width);
-        trace_.chosen.insert(trace_.chosen.end(), from, from + static_cast<ptrdiff_t>(width));
-        rows->push_back(
-            {.step = static_cast<uint32_t>(phase * kPhaseSteps + step), .sequence = before + s});
-      }
-    }
-    trace_.weights.resize(trace_.chosen.size(), 0.25F);
-  }
-
-  DeviceSimResult Run(std::unique_ptr<StrideController> stride) {
-    NoisyOracle predictions(trace_, lockstep_, {.89, .80, .75, .72, .69, .67, .64, .62}, 1);
-    const auto rate = static_cast<uint64_t>(GetParam().gigabytes_per_second * 1e9);
-    DeviceSimOptions options = Options(static_cast<int32_t>(GetParam().residency * 24 * 60), rate);
-    options.check_invariants = false;
-    if (GetParam().changes == Changes::kLink) {
-      options.link_changes = {{kPhaseSteps, rate / 2}, {2 * kPhaseSteps, rate * 2}};
-    }
-    options.stride = std::move(stride);
-    options.predictions = &predictions;
-    return Simulate(trace_, lockstep_, std::move(options));
-  }
-  double StallShare(const DeviceSimResult& result, size_t phase) const {
-    int64_t stall = 0;
-    int64_t time = 0;
-    for (size_t step = phase * kPhaseSteps; step < (phase + 1) * kPhaseSteps; ++step) {
-      stall += result.step_stall_ns[step];
-      time += result.step_ns[step];
-    }
-    return static_cast<double>(stall) / static_cast<double>(time);
-  }
-
-  RoutingTrace trace_;
-  Lockstep lockstep_;
-};
-
-TEST_P(StridePhases, IsCloseToTheBestFixedOneOfEachPhaseAndSettles) {
-  DynamicStrideOptions options;
-  options.expert_bytes = kExpertBytes;
-  options.moe_layers = 24;
-  const DeviceSimResult dynamic = Run(std::make_unique<DynamicStride>(options));
-  double best[3] = {1, 1, 1};
-  for (const int32_t fixed : {1, 2, 3, 4, 6, 8}) {
-    const DeviceSimResult result = Run(std::make_unique<FixedStride>(fixed));
-    for (size_t phase = 0; phase < 3; ++phase) {
-      best[phase] = std::min(best[phase], StallShare(result, phase));
-    }
-  }
-  for (size_t phase = 0; phase < 3; ++phase) {
-    // Ten percent of the stall, or one of the time where there is hardly any.
-    EXPECT_LE(StallShare(dynamic, phase), std::max(best[phase] * 1.1, best[phase] + 0.01))
-        << "phase " << phase;
-  }
-  // Moves later than 32 steps after a change of the link, per phase.
-  for (size_t phase = 0; phase < 3; ++phase) {
-    const auto late = std::count_if(
-        dynamic.strides.begin(), dynamic.strides.end(), [&](const StrideChange& change) {
-          return change.step > phase * kPhaseSteps + 32 && change.step < (phase + 1) * kPhaseSteps;
-        });
-    EXPECT_LE(late, 4) << "phase " << phase;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, StridePhases,
-    ::testing::Values(Phases{0.5, 40, 1}, Phases{0.5, 20, 1}, Phases{0.5, 20, 4},
-                      Phases{0.8, 10, 1}, Phases{0.9, 6, 1}, Phases{0.3, 10, 1},
-                      Phases{0.5, 40, 1, Changes::kBatch}, Phases{0.8, 20, 1, Changes::kBatch},
-                      Phases{0.5, 30, 1, Changes::kDomain}, Phases{0.8, 10, 2, Changes::kDomain}),
-    [](const auto& info) {
-      const Phases& p = info.param;
-      return "Resident" + std::to_string(static_cast<int>(p.residency * 100)) + "Link" +
-             std::to_string(static_cast<int>(p.gigabytes_per_second)) + "Batch" +
-             std::to_string(p.batch) +
-             (p.changes == Changes::kLink    ? "LinkChanges"
-              : p.changes == Changes::kBatch ? "BatchChanges"
-                                             : "DomainChanges");
-    });
 
 }  // namespace
 }  // namespace expertflow

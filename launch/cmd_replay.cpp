@@ -92,18 +92,19 @@ std::string Table(const Replayed& replayed) {
     if (row.batch != batch) {
       batch = row.batch;
       text += fmt::format("\nbatch {}: {} tokens, {} events\n", batch, row.tokens, row.events);
-      text += fmt::format("  {:<16} {:>9} {:>6} {:>12} {:>9} {:>15} {:>12} {:>8} {:>8}\n", "policy",
-                          "residency", "slots", "slots/demand", "miss rate", "95 % interval",
-                          "bytes/token", "from LRU", "per layer");
+      text += fmt::format("  {:<16} {:>9} {:>6} {:>12} {:>9} {:>15} {:>12} {:>8} {:>9} {:>8}\n",
+                          "policy", "residency", "slots", "slots/demand", "miss rate",
+                          "95 % interval", "bytes/token", "from LRU", "per layer", "us/event");
     }
-    text +=
-        fmt::format("  {:<16} {:>7.1f} % {:>6} {:>12.2f} {:>9.4f} {:>15} {:>12} {:>8} {:>8}\n",
-                    row.policy, 100 * row.residency, row.slots, row.slots_per_demand, row.miss_rate,
-                    fmt::format("{:.3f} to {:.3f}", row.miss_rate_low, row.miss_rate_high),
-                    FormatBytes(static_cast<uint64_t>(BytesPerToken(replayed, row))),
-                    Percent(row.gap_closed), Percent(row.gap_closed_layer));
+    text += fmt::format(
+        "  {:<16} {:>7.1f} % {:>6} {:>12.2f} {:>9.4f} {:>15} {:>12} {:>8} {:>9} {:>8.2f}\n",
+        row.policy, 100 * row.residency, row.slots, row.slots_per_demand, row.miss_rate,
+        fmt::format("{:.3f} to {:.3f}", row.miss_rate_low, row.miss_rate_high),
+        FormatBytes(static_cast<uint64_t>(BytesPerToken(replayed, row))), Percent(row.gap_closed),
+        Percent(row.gap_closed_layer), static_cast<double>(row.event_ns_median) / 1e3);
   }
   text += "\nfrom LRU, per layer: share of the way from (per-layer) LRU to Belady with bypass\n";
+  text += "us/event: what a (step, layer) takes of this machine, the median\n";
   if (!replayed.expert_bytes_known && replayed.options.block_bytes.empty()) {
     text +=
         fmt::format("bytes: {} an expert is assumed; the trace does not say, --expert-bytes may\n",
@@ -159,6 +160,8 @@ nlohmann::json Json(const std::string& path, const LoadedTrace& trace, const Rep
                             {"bytes_per_token", BytesPerToken(replayed, row)},
                             {"gap_closed", number(row.gap_closed)},
                             {"gap_closed_per_layer", number(row.gap_closed_layer)},
+                            {"us_per_event", static_cast<double>(row.event_ns_median) / 1e3},
+                            {"us_per_event_p99", static_cast<double>(row.event_ns_p99) / 1e3},
                             {"digest", fmt::format("{:016x}", row.digest)}});
   }
   return json;
@@ -214,6 +217,7 @@ Result<Replayed> RunReplay(const Options& options, const LoadedTrace& trace) {
     ASSIGN_OR_RETURN(replay.block_bytes, BlockBytes(model, trace.routing));
   }
   replay.bootstrap_rounds = static_cast<int32_t>(options.Integer("bootstrap"));
+  replay.now_ns = NowNs;
   replayed.training_sequences = replay.training.size();
   const bool has_static = std::count(replay.policies.begin(), replay.policies.end(), "static") > 0;
   replayed.judged_on_training =

@@ -41,9 +41,12 @@ class ReplayArm {
         sums_(sequences),
         block_bytes_(block_bytes) {}
 
-  Status OnEvent(const ReplayEvent& event, bool check) {
+  Status OnEvent(const ReplayEvent& event, const ReplayOptions& options) {
     missed_.resize(event.experts.size());
+    const bool timed = options.now_ns != nullptr && event.number % kTimedEach == 0;
+    const int64_t begin_ns = timed ? options.now_ns() : 0;
     cache_->OnEvent(event, missed_);
+    if (timed) event_ns_.push_back(options.now_ns() - begin_ns);
     ++row_.events;
     row_.uses += missed_.size();
     for (const uint8_t miss : missed_) {
@@ -51,7 +54,7 @@ class ReplayArm {
       row_.digest = (row_.digest ^ miss) * 1099511628211u;
     }
     if (!block_bytes_.empty()) CountBytes(event);
-    if (!check) return OkStatus();
+    if (!options.check_invariants) return OkStatus();
     if (cache_->resident() > row_.slots) return Internal(row_.policy + ": more than its slots");
     return cache_->CheckInvariants().WithContext(row_.policy);
   }
@@ -85,10 +88,18 @@ class ReplayArm {
       row_.miss_rate_low = rates[rates.size() / 40];
       row_.miss_rate_high = rates[rates.size() - 1 - rates.size() / 40];
     }
+    if (!event_ns_.empty()) {
+      std::sort(event_ns_.begin(), event_ns_.end());
+      row_.event_ns_median = event_ns_[event_ns_.size() / 2];
+      row_.event_ns_p99 = event_ns_[event_ns_.size() * 99 / 100];
+    }
     return row_;
   }
 
  private:
+  // Of so many events one is timed: a number that shares no factor with most models' layers.
+  static constexpr size_t kTimedEach = 17;
+
   void CountBytes(const ReplayEvent& event) {
     for (size_t i = 0; i < missed_.size(); ++i) {
       if (missed_[i] == 0) continue;
@@ -101,6 +112,7 @@ class ReplayArm {
   std::vector<SequenceSums> sums_;
   const std::span<const uint64_t> block_bytes_;
   std::vector<uint8_t> missed_;
+  std::vector<int64_t> event_ns_;
 };
 
 std::vector<uint64_t> CountUses(const RoutingTrace& trace, std::span<const int32_t> sequences) {
@@ -193,7 +205,7 @@ Result<std::vector<ReplayRow>> Replay(const RoutingTrace& trace, const ReplayOpt
       event.experts = lockstep.ExpertsOf(event.number);
       event.users = lockstep.UsersOf(event.number);
       event.rows = lockstep.RowsOf(step);
-      for (ReplayArm& arm : arms) RETURN_IF_ERROR(arm.OnEvent(event, options.check_invariants));
+      for (ReplayArm& arm : arms) RETURN_IF_ERROR(arm.OnEvent(event, options));
       if (options.bootstrap_rounds == 0) continue;
       for (const Lockstep::Row& row : lockstep.RowsOf(step)) {
         UsedBy(trace, lockstep, event, row.row, &used);

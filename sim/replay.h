@@ -29,6 +29,8 @@ struct ReplayOptions {
   int32_t bootstrap_rounds = 1000;                 // 0: no confidence
   uint64_t seed = 1;
   bool check_invariants = false;  // after every event; slow
+  // A clock that arms are timed with; null: they are not.
+  int64_t (*now_ns)() = nullptr;
 };
 
 struct ReplayRow {
@@ -52,6 +54,9 @@ struct ReplayRow {
   std::optional<double> gap_closed;
   std::optional<double> gap_closed_layer;  // the same from `lru-layer`
   uint64_t digest = 0;                     // folds which use of which event missed
+  // What an event took, of those that were timed; with several arms their caches are cold.
+  int64_t event_ns_median = 0;
+  int64_t event_ns_p99 = 0;
 };
 
 // The rows of one batch size: policies in the order given, residencies within. An error names the

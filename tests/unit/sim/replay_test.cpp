@@ -160,6 +160,31 @@ TEST(ReplayTest, AnExpertTakesNoSlotOfAnotherSize) {
 
 // Three layers in a cycle, an expert each, two slots: the least recently used expert is always the
 // one needed next, so LRU never hits, and the bound keeps two of the three for good.
+// Each look at it is 1 us later than the last, and every hundredth 1 ms.
+int64_t CountedNs() {
+  static int64_t looks = 0;
+  static int64_t now_ns = 0;
+  now_ns += ++looks % 100 == 0 ? 1'000'000 : 1'000;
+  return now_ns;
+}
+
+TEST(ReplayTest, EventsAreTimedWithTheClockThatIsGiven) {
+  const RoutingTrace trace = RandomTrace(7);
+  ReplayOptions options;
+  options.policies = {"lru", "ours"};
+  options.residencies = {0.5};
+  options.sequences = {0};
+  for (const bool timed : {false, true}) {
+    options.now_ns = timed ? CountedNs : nullptr;
+    const auto rows = Replay(trace, options, 1);
+    ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+    for (const ReplayRow& row : *rows) {
+      EXPECT_EQ(row.event_ns_median, timed ? 1'000 : 0);
+      EXPECT_GE(row.event_ns_p99, row.event_ns_median);
+    }
+  }
+}
+
 TEST(ReplayTest, FIELD_22_LruMissesEverythingBelowOneCycle) {
   Tokens tokens(1);
   for (int i = 0; i < 50; ++i) tokens[0].push_back({{0}, {0}, {0}});

@@ -482,7 +482,7 @@ int32_t HybridPredictor::EvaluateTogether(std::span<HybridPredictor* const> rows
   for (size_t first = 0; first < rows.size(); first += kRowsTogether) {
     TakeMargins(rows.subspan(first, std::min(kRowsTogether, rows.size() - first)), count);
   }
-  for (HybridPredictor* row : rows) row->EvaluateMargins(arm);
+  EvaluateMargins(rows, arm);
   Correct(rows, arm);
   return count;
 }
@@ -490,29 +490,35 @@ int32_t HybridPredictor::EvaluateTogether(std::span<HybridPredictor* const> rows
 void HybridPredictor::Reevaluate(PredictionArm arm) {
   HybridPredictor* const row = this;
   candidates_.clear();
-  EvaluateMargins(arm);
+  EvaluateMargins({&row, 1}, arm);
   Correct({&row, 1}, arm);
 }
 
-void HybridPredictor::EvaluateMargins(PredictionArm arm) {
+void HybridPredictor::EvaluateMargins(std::span<HybridPredictor* const> rows, PredictionArm arm) {
+  // Looked up each time: the table may learn in between.
+  for (HybridPredictor* row : rows) row->token_row_ = row->model_->TokenRowOf(row->token_);
+  // All rows of a distance: its tables stay near.
+  for (int32_t d = 1; d <= rows[0]->distances_; ++d) {
+    for (HybridPredictor* row : rows) row->EvaluateMargins(arm, d);
+  }
+}
+
+void HybridPredictor::EvaluateMargins(PredictionArm arm, int32_t distance) {
   const auto kind = static_cast<size_t>(kind_);
+  const auto d = static_cast<size_t>(distance - 1);
   const bool probe = arm == PredictionArm::kProbe || arm == PredictionArm::kForestProbe;
   const bool forest = arm == PredictionArm::kForest || arm == PredictionArm::kForestProbe;
-  // Looked up each time: the table may learn in between.
-  token_row_ = model_->TokenRowOf(token_);
-  for (int32_t d = 1; d <= distances_; ++d) {
-    const auto at = static_cast<size_t>(d - 1);
-    const Logistic& fit = probe ? model_->probe_fit[kind][at] : model_->pre_gate_fit[kind][at];
-    const std::span<const float> margins = probe ? ProbeMargins(d) : PreGateMargins(d);
-    const bool all = static_cast<size_t>(model_->top_k) >= margins.size();
-    for (size_t e = 0; e < margins.size(); ++e) {
-      probability_[At(d) + e] = all ? 1.0f : Probability(fit, margins[e]);
-    }
-    if (!forest || all) continue;
-    const size_t first = candidates_.size();
-    AddCandidates(arm, d);
-    if (first < candidates_.size()) FillFeatures(first, probe);
+  const Logistic& fit = probe ? model_->probe_fit[kind][d] : model_->pre_gate_fit[kind][d];
+  const std::span<const float> margins = probe ? ProbeMargins(distance) : PreGateMargins(distance);
+  const bool all = static_cast<size_t>(model_->top_k) >= margins.size();
+  const size_t at = At(distance);
+  for (size_t e = 0; e < margins.size(); ++e) {
+    probability_[at + e] = all ? 1.0f : Probability(fit, margins[e]);
   }
+  if (!forest || all) return;
+  const size_t first = candidates_.size();
+  AddCandidates(arm, distance);
+  if (first < candidates_.size()) FillFeatures(first, probe);
 }
 
 void HybridPredictor::Correct(std::span<HybridPredictor* const> rows, PredictionArm arm) {

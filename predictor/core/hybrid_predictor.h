@@ -115,7 +115,8 @@ class HybridPredictor {
   void AddContext(int32_t block_begin, int32_t block_end, float* to);
   // The margins of up to kRowsTogether sequences.
   static void TakeMargins(std::span<HybridPredictor* const> rows, int32_t distances);
-  void EvaluateMargins(PredictionArm arm);
+  static void EvaluateMargins(std::span<HybridPredictor* const> rows, PredictionArm arm);
+  void EvaluateMargins(PredictionArm arm, int32_t distance);
   void AddCandidates(PredictionArm arm, int32_t distance);
   void KeepLargest(std::span<const float> margins);
   void SumLifts(size_t target);

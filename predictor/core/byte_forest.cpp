@@ -9,28 +9,19 @@
 
 #include "common/check.h"
 #include "common/wide.h"
+#include "predictor/core/byte_forest_block.h"
 
 namespace expertflow {
+
+using namespace byte_forest;
+
 namespace {
 
-constexpr size_t kRows = 32;          // bytes of a register
-constexpr size_t kPlaces = 256;       // of a byte
-constexpr size_t kTableEntries = 16;  // what one look-up can tell apart
-constexpr size_t kTopLevels = 4;      // with so few nodes that all of them are compared
+constexpr size_t kTopLevels = 4;  // with so few nodes that all of them are compared
 constexpr size_t kTopNodes = 15;
 constexpr size_t kDepthMost = 8;      // leaves that a byte can count
 constexpr size_t kAskedTogether = 4;  // features in one turn of a loop
 constexpr size_t kSumsTogether = 8;
-constexpr uint8_t kSign = 0x80;  // comparisons are of signed bytes
-
-// [features, rows] each feature's number.
-struct FeatureRows {
-  alignas(kRows) std::array<uint8_t, kForestFeaturesMax* kRows> number = {};
-  constexpr FeatureRows() {
-    for (size_t i = 0; i < number.size(); ++i) number[i] = static_cast<uint8_t>(i / kRows);
-  }
-};
-constexpr FeatureRows kFeatureRows;
 
 EXPERTFLOW_AVX2 inline __m256i Load(const uint8_t* from) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
@@ -120,7 +111,7 @@ EXPERTFLOW_AVX2 inline size_t CountBelow(const float* of, __m256 value) {
 
 }  // namespace
 
-ByteForest::ByteForest(const RandomForest& forest)
+ByteForest::ByteForest(const RandomForest& forest, bool avx512)
     : trees_(static_cast<size_t>(forest.trees)),
       depth_(static_cast<size_t>(forest.depth)),
       features_(static_cast<size_t>(forest.features)) {
@@ -143,6 +134,7 @@ ByteForest::ByteForest(const RandomForest& forest)
   }
   for (size_t tree = 0; tree < trees_; ++tree) AddTree(forest, tree);
   fits_ = true;
+  wide_ = avx512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi");
 }
 
 uint8_t ByteForest::PlaceOf(size_t feature, float threshold) const {
@@ -160,15 +152,18 @@ void ByteForest::AddTree(const RandomForest& forest, size_t tree) {
     top_.push_back(forest.feature[first + node]);
     top_.push_back(place(node));
   }
-  for (size_t depth = kTopLevels; depth < depth_; ++depth) {
+  for (size_t depth = 0; depth < depth_; ++depth) {
     Level level = {.nodes = node_feature_.size(), .features = asked_.size()};
     const size_t begin = (size_t{1} << depth) - 1;
     for (size_t node = begin; node <= 2 * begin; ++node) {
       node_feature_.push_back(forest.feature[first + node]);
       node_place_.push_back(place(node));
     }
+    const size_t used = node_feature_.size();
+    node_feature_.resize(level.nodes + std::max(kTableEntries, begin + 1));
+    node_place_.resize(node_feature_.size());
     std::vector<uint8_t> asked(node_feature_.begin() + static_cast<ptrdiff_t>(level.nodes),
-                               node_feature_.end());
+                               node_feature_.begin() + static_cast<ptrdiff_t>(used));
     std::sort(asked.begin(), asked.end());
     asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
     // One that is asked for twice is found twice, which changes nothing.
@@ -206,6 +201,7 @@ EXPERTFLOW_AVX2 void ByteForest::GoDown(const uint8_t* block, uint8_t* leaves) c
   const Level* level = levels_.data();
   for (size_t tree = 0; tree < trees_; ++tree) {
     __m256i path = GoDownTop(block, top_.data() + tree * 2 * kTopNodes);
+    level += kTopLevels;
     for (size_t depth = kTopLevels; depth < depth_; ++depth, ++level) {
       const uint8_t* feature = node_feature_.data() + level->nodes;
       const uint8_t* place = node_place_.data() + level->nodes;
@@ -226,12 +222,20 @@ void ByteForest::Evaluate(std::span<const float> leaf, std::span<const float* co
   const size_t leaves = size_t{1} << depth_;
   CHECK(fits_ && leaf.size() == trees_ * leaves && rows.size() == out.size());
   const float share = 1.0f / static_cast<float>(trees_);
-  alignas(kRows) std::array<uint8_t, kForestFeaturesMax* kRows> block = {};
+  alignas(kRows) std::array<uint8_t, kForestFeaturesMax * kRows> block;
+  std::fill_n(block.data(), features_ * kRows, uint8_t{0});
   alignas(kRows) std::array<uint8_t, kForestTreesMax * kRows> at;
   for (size_t first = 0; first < rows.size(); first += kRows) {
     const size_t count = std::min(kRows, rows.size() - first);
-    TakePlaces(rows.subspan(first, count), block.data());
-    GoDown(block.data(), at.data());
+    if (wide_ && count > kHalf) {
+      TakePlacesWide(rows.subspan(first, count), block.data());
+      GoDownWide(block.data(), at.data());
+    } else {
+      TakePlaces(rows.subspan(first, count), block.data());
+      for (size_t half = 0; half < count; half += kHalf) {
+        GoDown(block.data() + half, at.data() + half);
+      }
+    }
     // Some rows at a time: each waits for its sum.
     for (size_t r = 0; r < count; r += kSumsTogether) {
       std::array<float, kSumsTogether> sums = {};

@@ -63,7 +63,8 @@ TEST(ByteForestTest, EvaluatesAsThePlainForm) {
                              Shape{32, 7, 17, 200}, Shape{32, 8, 20, 255}, Shape{1, 8, 3, 5}}) {
     const RandomForest forest = Random(shape, &random);
     const ByteForest bytes(forest);
-    ASSERT_TRUE(bytes.fits());
+    const ByteForest without_avx512(forest, false);
+    ASSERT_TRUE(bytes.fits() && without_avx512.fits());
     for (const size_t rows : {1, 7, 8, 31, 32, 33, 100}) {
       const auto stride = static_cast<size_t>(shape.features) + 2;
       std::vector<float> values(rows * stride);
@@ -77,6 +78,8 @@ TEST(ByteForestTest, EvaluatesAsThePlainForm) {
       EvaluateForest(forest, values.data(), stride, plain);
       bytes.Evaluate(forest.leaf, of_row, found);
       EXPECT_THAT(found, ElementsAreArray(plain)) << "depth " << shape.depth << ", rows " << rows;
+      without_avx512.Evaluate(forest.leaf, of_row, found);
+      EXPECT_THAT(found, ElementsAreArray(plain)) << "AVX2, depth " << shape.depth;
     }
   }
 }

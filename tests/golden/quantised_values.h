@@ -22,8 +22,14 @@ inline float ValueOfE2m1(int code) {
   return code >= 8 ? -kValues[code - 8] : kValues[code];
 }
 
-// Element i of a matrix of GGUF's blocks: exact as a double, then rounded once.
-inline float GgufBlockValue(const uint8_t* matrix, DType dtype, uint64_t i) {
+// Element i of a matrix of GGUF's blocks is scale * integer + minimum. Of Q6_K the integer scales
+// of 16 elements are part of the integer.
+struct BlockParts {
+  double scale = 0;
+  int integer = 0;
+  double minimum = 0;
+};
+inline BlockParts GgufBlockParts(const uint8_t* matrix, DType dtype, uint64_t i) {
   const uint64_t size = dtype < DType::kQ4K ? 32 : 256;
   const uint64_t bytes[] = {20, 24, 144, 176, 210};
   const uint8_t* block = matrix + i / size * bytes[static_cast<int>(dtype) - 8];
@@ -37,15 +43,14 @@ inline float GgufBlockValue(const uint8_t* matrix, DType dtype, uint64_t i) {
     const uint8_t* nibbles = block + (dtype == DType::kQ5_1 ? 8 : 4);
     int q = i < 16 ? nibbles[i] % 16 : nibbles[i - 16] / 16;
     if (dtype == DType::kQ5_1) q += block[4 + i / 8] >> (i % 8) & 1 ? 16 : 0;
-    return static_cast<float>(half(0) * q + half(2));
+    return {half(0), q, half(2)};
   }
   if (dtype == DType::kQ6K) {
     const uint64_t part = i / 128, quarter = i % 128 / 32, at = i % 32;
     const int byte = block[part * 64 + quarter % 2 * 32 + at];
     const int low = quarter < 2 ? byte % 16 : byte / 16;
     const int high = block[128 + part * 32 + at] >> (2 * quarter) & 3;
-    return static_cast<float>(half(208) * static_cast<int8_t>(block[192 + i / 16]) *
-                              (low + 16 * high - 32));
+    return {half(208), static_cast<int8_t>(block[192 + i / 16]) * (low + 16 * high - 32), 0};
   }
   const uint64_t sub = i / 32, at = i % 32;
   const uint8_t* packed = block + 4;
@@ -58,7 +63,13 @@ inline float GgufBlockValue(const uint8_t* matrix, DType dtype, uint64_t i) {
   const int byte = block[(five ? 48 : 16) + sub / 2 * 32 + at];
   int q = sub % 2 == 0 ? byte % 16 : byte / 16;
   if (five) q += block[16 + at] >> sub & 1 ? 16 : 0;
-  return static_cast<float>(half(0) * scale * q - half(2) * minimum);
+  return {half(0) * scale, q, -half(2) * minimum};
+}
+
+// Exact as a double, then rounded once.
+inline float GgufBlockValue(const uint8_t* matrix, DType dtype, uint64_t i) {
+  const BlockParts parts = GgufBlockParts(matrix, dtype, i);
+  return static_cast<float>(parts.scale * parts.integer + parts.minimum);
 }
 
 // Element i of a quantised matrix of so many elements.

@@ -244,6 +244,9 @@ struct Avx2Integer {
     const Ints exponents = Widen(from);
     return {TwoTo(exponents.low), TwoTo(exponents.high)};
   }
+  static Ints Add(Ints a, Ints b) {
+    return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+  }
   static Ints Sub(Ints a, Ints b) {
     return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)};
   }
@@ -253,8 +256,12 @@ struct Avx2Integer {
   static Avx2::Vec ToFloats(Ints a) {
     return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)};
   }
+  static Avx2::Vec TwoHalves(float low, float high) {
+    return {_mm256_set1_ps(low), _mm256_set1_ps(high)};
+  }
 
-  static void Quantise(const float* x, int8_t* integers, float* step, int32_t* sum) {
+  static void Quantise(const float* x, int8_t* integers, float* step, int32_t* sum,
+                       int32_t* half_sum) {
     __m256 v[4];
     __m256i most = _mm256_setzero_si256();
     for (int i = 0; i < 4; ++i) {
@@ -270,6 +277,7 @@ struct Avx2Integer {
     const float largest = __builtin_bit_cast(float, largest_bits);
     __m256i all = _mm256_setzero_si256();
     *sum = 0;
+    *half_sum = 0;
     *step = 0;
     if (largest_bits >= kInfinityBits) {
       *step = __builtin_bit_cast(float, kNanBits);
@@ -278,7 +286,8 @@ struct Avx2Integer {
       const __m256 inverse = _mm256_set1_ps(127.0f / largest);
       __m256i n[4];
       for (int i = 0; i < 4; ++i) n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
-      *sum = SumOf(_mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3])));
+      *half_sum = SumOf(_mm256_add_epi32(n[0], n[1]));
+      *sum = *half_sum + SumOf(_mm256_add_epi32(n[2], n[3]));
       all = _mm256_packs_epi16(_mm256_packs_epi32(n[0], n[1]), _mm256_packs_epi32(n[2], n[3]));
       all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     }
@@ -289,19 +298,9 @@ struct Avx2Integer {
   template <DType kDType>
   static Ints Dots(const uint8_t* codes, const int8_t* integers) {
     if constexpr (kDType == DType::kInt8) {
-      const auto eight = [&](int first) {
-        __m256i pairs[4];
-        for (int i = 0; i < 4; ++i) {
-          const int at = (first + 2 * i) * kGroup;
-          const __m256i a = SignedDots(LoadBytes(codes + at), LoadBytes(integers + at));
-          const __m256i b =
-              SignedDots(LoadBytes(codes + at + kGroup), LoadBytes(integers + at + kGroup));
-          pairs[i] = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                                      _mm256_permute2x128_si256(a, b, 0x31));
-        }
-        return SumsOfGroups(pairs);
-      };
-      return {eight(0), eight(8)};
+      return DotsOfGroups([&](int g) {
+        return SignedDots(LoadBytes(codes + g * kGroup), LoadBytes(integers + g * kGroup));
+      });
     } else {
       return DotsOfPairs(integers, [&](int pair) {
         const __m256i bytes = LoadBytes(codes + pair * kGroup);
@@ -329,6 +328,36 @@ struct Avx2Integer {
   }
 
   template <DType kDType>
+  static void RaiseBlocks(const uint8_t* blocks, uint8_t* raised) {
+    using P = BlockPointer<Avx2, kDType>;
+    for (int64_t i = 0; i < kChunkGroups * kGroup; i += P::kElements) {
+      IntegersOf(P{blocks, i}, raised + i);
+    }
+  }
+  static Ints DotsOfBytes(const uint8_t* raised, const int8_t* integers) {
+    return DotsOfGroups([&](int g) {
+      const __m256i pairs =
+          _mm256_maddubs_epi16(LoadBytes(raised + g * kGroup), LoadBytes(integers + g * kGroup));
+      return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+    });
+  }
+  static Ints ScaledDots(const uint8_t* raised, const int8_t* integers,
+                         const int16_t* half_scales) {
+    return DotsOfGroups([&](int g) {
+      const __m256i x = LoadBytes(integers + g * kGroup);
+      const __m256i pairs =
+          _mm256_sub_epi16(_mm256_maddubs_epi16(LoadBytes(raised + g * kGroup), x),
+                           _mm256_maddubs_epi16(_mm256_set1_epi8(static_cast<char>(kQ6KZero)), x));
+      const __m256i scales = _mm256_set_m128i(_mm_set1_epi16(half_scales[2 * g + 1]),
+                                              _mm_set1_epi16(half_scales[2 * g]));
+      return _mm256_madd_epi16(pairs, scales);
+    });
+  }
+
+  static void PackBytes(const uint8_t* const* rows, uint8_t* to) {
+    PackCodes<DType::kInt8>(rows, to);
+  }
+  template <DType kDType>
   static void PackCodes(const uint8_t* const* rows, uint8_t* to) {
     for (int half = 0; half < 2; ++half) {
       __m256i words[8];
@@ -343,39 +372,13 @@ struct Avx2Integer {
   template <DType kDType>
   static void TileDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
                        Ints* dots) {
-    const auto half = [&](int at, auto store) {
-      __m256i acc[kTileRows];
-#pragma GCC unroll 4
-      for (int i = 0; i < kTileRows; ++i) acc[i] = _mm256_setzero_si256();
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) {
-        const __m256i w = LoadBytes(codes + k * 4 * kTileWeights + at);
-#pragma GCC unroll 4
-        for (int i = 0; i < kTileRows; ++i) {
-          int32_t four = 0;
-          __builtin_memcpy(&four, integers + i * row_bytes + k * 4, sizeof(four));
-          const __m256i x = _mm256_set1_epi32(four);
-          if constexpr (kDType == DType::kInt8) {
-            acc[i] = _mm256_add_epi32(acc[i], SignedDots(w, x));
-          } else if constexpr (kDType == DType::kMxfp4) {
-            // Sums of eight of its pairs do not fit 16 bits.
-            acc[i] = _mm256_add_epi32(
-                acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
-          } else {
-            acc[i] = _mm256_add_epi16(acc[i], _mm256_maddubs_epi16(w, x));
-          }
-        }
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < kTileRows; ++i) {
-        if constexpr (kDType == DType::kInt4 || kDType == DType::kUInt4) {
-          acc[i] = _mm256_madd_epi16(acc[i], _mm256_set1_epi16(1));
-        }
-        store(i, acc[i]);
-      }
-    };
-    half(0, [&](int i, __m256i sums) { dots[i].low = sums; });
-    half(32, [&](int i, __m256i sums) { dots[i].high = sums; });
+    WordDots<kDType, kGroup / 4>(codes, integers, row_bytes, dots);
+  }
+  static void TileHalfDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                           Ints* first, Ints* second) {
+    WordDots<DType::kQ6K, kLanes / 4>(codes, integers, row_bytes, first);
+    WordDots<DType::kQ6K, kLanes / 4>(codes + kLanes * kTileWeights, integers + kLanes, row_bytes,
+                                      second);
   }
 
  private:
@@ -393,8 +396,49 @@ struct Avx2Integer {
   static __m256i LoadBytes(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
   }
-  static __m256i LoadWords(const int32_t* from) {
-    return LoadBytes(from);
+  static __m256i LoadWords(const int32_t* from) { return LoadBytes(from); }
+  // So many sums of two products fit 16 bits.
+  template <DType kDType>
+  static constexpr int kPairsThatFit =
+      kDType == DType::kQ6K                                                        ? 2
+      : kDType == DType::kQ5_1 || kDType == DType::kQ5K || kDType == DType::kMxfp4 ? 4
+                                                                                   : 8;
+  // The first kWords words of a tile's group.
+  template <DType kDType, int kWords>
+  static void WordDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                       Ints* dots) {
+    __m256i low[kTileRows], high[kTileRows];
+    DotsOfEight<kDType, kWords>(codes, integers, row_bytes, low);
+    DotsOfEight<kDType, kWords>(codes + 32, integers, row_bytes, high);
+    for (int i = 0; i < kTileRows; ++i) dots[i] = {low[i], high[i]};
+  }
+  // Of eight weight rows.
+  template <DType kDType, int kWords>
+  static void DotsOfEight(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                          __m256i* sums) {
+    constexpr int kFit = kPairsThatFit<kDType> < kWords ? kPairsThatFit<kDType> : kWords;
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i acc[kTileRows];
+#pragma GCC unroll 8
+    for (int k = 0; k < kWords; ++k) {
+      const __m256i w = LoadBytes(codes + k * 4 * kTileWeights);
+#pragma GCC unroll 4
+      for (int i = 0; i < kTileRows; ++i) {
+        int32_t four = 0;
+        __builtin_memcpy(&four, integers + i * row_bytes + k * 4, sizeof(four));
+        const __m256i x = _mm256_set1_epi32(four);
+        if constexpr (kDType == DType::kInt8) {
+          const __m256i dots = SignedDots(w, x);
+          sums[i] = k == 0 ? dots : _mm256_add_epi32(sums[i], dots);
+        } else {
+          const __m256i pairs = _mm256_maddubs_epi16(w, x);
+          acc[i] = k % kFit == 0 ? pairs : _mm256_add_epi16(acc[i], pairs);
+          if (k % kFit != kFit - 1) continue;
+          const __m256i dots = _mm256_madd_epi16(acc[i], ones);
+          sums[i] = k < kFit ? dots : _mm256_add_epi32(sums[i], dots);
+        }
+      }
+    }
   }
   static int32_t SumOf(__m256i v) {
     __m128i quad = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
@@ -417,6 +461,21 @@ struct Avx2Integer {
     const __m256i pairs =
         _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(integers, codes));
     return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
+  // `sums(group)`: eight sums of a group.
+  template <typename Sums>
+  static Ints DotsOfGroups(const Sums& sums) {
+    const auto eight = [&](int first) {
+      __m256i pairs[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const __m256i a = sums(first + 2 * i), b = sums(first + 2 * i + 1);
+        pairs[i] = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                                    _mm256_permute2x128_si256(a, b, 0x31));
+      }
+      return SumsOfGroups(pairs);
+    };
+    return {eight(0), eight(8)};
   }
   // `halves(pair)`: the codes of two groups, arranged.
   template <typename Source>

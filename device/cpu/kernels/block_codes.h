@@ -67,6 +67,76 @@ inline __m128i BlockCodes(Q6KPointer<B> from) {
   return _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
 }
 
+// --- the integers of whole blocks as bytes without a sign (Q6_K: 32 more): to[i] is element i.
+
+template <typename B>
+inline __m256i ThirtyTwoBytes(const uint8_t* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+template <typename B>
+inline void StoreBytes(uint8_t* to, __m256i bytes) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), bytes);
+}
+template <typename B>
+inline __m256i LowHalves(__m256i bytes) {
+  return _mm256_and_si256(bytes, _mm256_set1_epi8(15));
+}
+template <typename B>
+inline __m256i HighHalves(__m256i bytes) {
+  return _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15));
+}
+
+// Of Q4_1 and Q5_1.
+template <typename B, DType kDType>
+inline void IntegersOf(BlockPointer<B, kDType> from, uint8_t* to) {
+  static_assert(BlockPointer<B, kDType>::kElements == 2 * kLanes);
+  StoreBytes<B>(to, _mm256_set_m128i(BlockCodes(from.SecondHalf()), BlockCodes(from)));
+}
+
+template <typename B>
+inline void IntegersOf(Q4KPointer<B> from, uint8_t* to) {
+#pragma GCC unroll 4
+  for (int pair = 0; pair < 4; ++pair) {
+    const __m256i bytes = ThirtyTwoBytes<B>(from.block() + 16 + pair * 32);
+    StoreBytes<B>(to + pair * 64, LowHalves<B>(bytes));
+    StoreBytes<B>(to + pair * 64 + 32, HighHalves<B>(bytes));
+  }
+}
+
+template <typename B>
+inline void IntegersOf(Q5KPointer<B> from, uint8_t* to) {
+  __m256i fifth = ThirtyTwoBytes<B>(from.block() + 16);  // of all sub-blocks, a bit for each
+  const __m256i sixteen = _mm256_set1_epi8(16);
+#pragma GCC unroll 4
+  for (int pair = 0; pair < 4; ++pair) {
+    const __m256i bytes = ThirtyTwoBytes<B>(from.block() + 48 + pair * 32);
+    const __m256i of_low = _mm256_and_si256(_mm256_slli_epi16(fifth, 4), sixteen);
+    const __m256i of_high = _mm256_and_si256(_mm256_slli_epi16(fifth, 3), sixteen);
+    fifth = _mm256_srli_epi16(fifth, 2);
+    StoreBytes<B>(to + pair * 64, _mm256_or_si256(LowHalves<B>(bytes), of_low));
+    StoreBytes<B>(to + pair * 64 + 32, _mm256_or_si256(HighHalves<B>(bytes), of_high));
+  }
+}
+
+template <typename B>
+inline void IntegersOf(Q6KPointer<B> from, uint8_t* to) {
+  const __m256i top = _mm256_set1_epi8(48);
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const __m256i first = ThirtyTwoBytes<B>(from.block() + half * 64);
+    const __m256i second = ThirtyTwoBytes<B>(from.block() + half * 64 + 32);
+    const __m256i high = ThirtyTwoBytes<B>(from.block() + 128 + half * 32);
+    const auto put = [&](__m256i low, __m256i bits, int quarter) {
+      StoreBytes<B>(to + half * 128 + quarter * 32,
+                    _mm256_or_si256(low, _mm256_and_si256(bits, top)));
+    };
+    put(LowHalves<B>(first), _mm256_slli_epi16(high, 4), 0);
+    put(LowHalves<B>(second), _mm256_slli_epi16(high, 2), 1);
+    put(HighHalves<B>(first), high, 2);
+    put(HighHalves<B>(second), _mm256_srli_epi16(high, 2), 3);
+  }
+}
+
 // --- whole blocks: to[i] is element i. B::StoreStepped() writes 16 of them.
 
 template <typename B>

@@ -8,7 +8,10 @@
 // and with the weights of that group: dot = sum of (code - zero point) * q, an integer. The output
 // is the dot product of float(dot) and (weight scale * step) over all groups, in 16 lanes as
 // device/ops.h has it for elements, and then the bias. Integers add up in any order, so
-// instructions that differ in theirs give the same bits.
+// instructions that differ in theirs give the same bits. Of GGUF's blocks
+//   Q4_1, Q5_1, Q4_K, Q5_K: the weight scale is d (times the sub-block's), and a lane next adds
+//   float(sum of q) * (minimum * step), where the minimum is m, or -(d_min * the sub-block's)
+//   Q6_K: the weight scale is d, and the scales of 16 elements are part of the integers
 //
 // REQUIRES of every function template here: instantiated only with a back end of internal linkage.
 // No function that is not such a template, and nothing of the standard library: see kernel_table.h.
@@ -26,8 +29,11 @@ inline constexpr int kChunkGroups =
 // Lanes in the order in which the tree of B::Reduce meets them.
 constexpr int kLaneOrder[kLanes] = {0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15};
 
+// The codes of a group; of GGUF's blocks, which have their scales within, see CodeBytes().
 template <DType kDType>
 inline constexpr int kCodeBytesOfGroup = kGroup* static_cast<int>(CodeBits(kDType)) / 8;
+template <DType kDType>
+inline constexpr bool kHasMinima = IsGgufBlocks(kDType) && kDType != DType::kQ6K;
 
 // A group whose largest element is below this counts as zeros: 127 / largest stays finite.
 inline constexpr float kLargestTooSmall = 0x1p-100f;
@@ -35,7 +41,8 @@ inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 inline constexpr uint32_t kNanBits = 0x7fc00000u;
 
 // ---- Activations. A packed row holds, for whole chunks of groups (zeros behind the last):
-//   integers in their order, integers in the order of I::Arrange, steps, sums of the integers
+//   integers in their order, integers in the order of I::Arrange, steps, sums of the integers, and
+//   of the first half of each group
 
 template <typename I>
 inline int32_t PaddedGroups(int32_t cols) {
@@ -48,11 +55,12 @@ struct IntegerRow {
   int8_t* arranged;  // of few rows only
   float* steps;
   int32_t* sums;
+  int32_t* half_sums;
 };
 
 template <typename I>
 inline int32_t RowFloats(int32_t cols) {
-  constexpr int32_t kFloatsOfGroup = 2 * kGroup / 4 + 2;
+  constexpr int32_t kFloatsOfGroup = 2 * kGroup / 4 + 3;
   return PaddedGroups<I>(cols) * kFloatsOfGroup;
 }
 
@@ -64,7 +72,8 @@ inline IntegerRow<I> RowAt(const float* packed, int32_t cols, int32_t row) {
   auto* integers = reinterpret_cast<int8_t*>(at);
   int8_t* arranged = integers + groups * kGroup;
   auto* steps = reinterpret_cast<float*>(arranged + groups * kGroup);
-  return {integers, arranged, steps, reinterpret_cast<int32_t*>(steps + groups)};
+  auto* sums = reinterpret_cast<int32_t*>(steps + groups);
+  return {integers, arranged, steps, sums, sums + groups};
 }
 
 // The order of codes of 4 bits that are read as vectors of kGroups groups: the elements 0-7 and
@@ -96,12 +105,14 @@ void PackIntegers(const float* const* x, int32_t m, int32_t cols, int32_t tile, 
     const IntegerRow<I> to = RowAt<I>(packed, cols, row);
     const int32_t used = row < m ? cols / kGroup : 0;
     for (int32_t g = 0; g < used; ++g) {
-      I::Quantise(x[row] + g * kGroup, to.integers + g * kGroup, to.steps + g, to.sums + g);
+      I::Quantise(x[row] + g * kGroup, to.integers + g * kGroup, to.steps + g, to.sums + g,
+                  to.half_sums + g);
     }
     for (int32_t g = used; g < groups; ++g) {
       __builtin_memset(to.integers + g * kGroup, 0, kGroup);
       to.steps[g] = 0;
       to.sums[g] = 0;
+      to.half_sums[g] = 0;
     }
     if (!few) continue;
     for (int32_t g = 0; g < groups; g += kChunkGroups) {
@@ -128,7 +139,14 @@ struct GroupCodes {
     zeros = codes + ZerosOffset(elements);
     groups = static_cast<int64_t>(elements / kQuantisedGroup);
   }
-  const uint8_t* At(int64_t group) const { return codes + group * kCodeBytesOfGroup<kDType>; }
+  static constexpr int64_t CodeBytes(int64_t groups) {
+    if constexpr (IsGgufBlocks(kDType)) {
+      return groups * kGroup / static_cast<int64_t>(GroupElements(kDType)) *
+             static_cast<int64_t>(BlockBytes(kDType));
+    }
+    return groups * kCodeBytesOfGroup<kDType>;
+  }
+  const uint8_t* At(int64_t group) const { return codes + CodeBytes(group); }
   // Of what I takes for a code less its zero point.
   float Scale(int64_t group) const {
     if constexpr (kDType == DType::kMxfp4) {
@@ -146,19 +164,23 @@ class ChunkReader {
  public:
   explicit ChunkReader(const MatmulArgs& args) : from_(args) {}
 
+  // REQUIRES: `group` begins a block
   void Read(int64_t group, int count) {
-    const bool inside = group + kChunkGroups <= from_.groups;
+    const bool inside =
+        IsGgufBlocks(kDType) ? count == kChunkGroups : group + kChunkGroups <= from_.groups;
     codes = from_.At(group);
     for (int64_t at = 0; at < kChunkBytes; at += 64) {
       __builtin_prefetch(codes + kChunkBytes * kChunksAhead + at);
     }
     if (!inside) {
-      const auto used = static_cast<size_t>(count) * kCodeBytesOfGroup<kDType>;
+      const auto used = static_cast<size_t>(from_.CodeBytes(count));
       __builtin_memcpy(codes_, codes, used);
       __builtin_memset(codes_ + used, 0, sizeof(codes_) - used);
       codes = codes_;
     }
-    if constexpr (kDType == DType::kMxfp4) {
+    if constexpr (IsGgufBlocks(kDType)) {
+      ReadScalesOfBlocks();
+    } else if constexpr (kDType == DType::kMxfp4) {
       scales = I::TwoTo(Bytes(static_cast<const uint8_t*>(from_.scales) + group, count, inside));
     } else {
       const float* at = static_cast<const float*>(from_.scales) + group;
@@ -171,10 +193,13 @@ class ChunkReader {
 
   const uint8_t* codes;
   typename I::B::Vec scales;
-  typename I::Ints zeros;
+  typename I::B::Vec minima;              // kHasMinima
+  typename I::Ints zeros;                 // kUInt4
+  int16_t half_scales[2 * kChunkGroups];  // kQ6K: of 16 elements each
 
  private:
-  static constexpr int64_t kChunkBytes = kChunkGroups * kCodeBytesOfGroup<kDType>;
+  using B = typename I::B;
+  static constexpr int64_t kChunkBytes = GroupCodes<I, kDType>::CodeBytes(kChunkGroups);
   static constexpr int64_t kChunksAhead = 4;
 
   // A byte for each group.
@@ -182,6 +207,39 @@ class ChunkReader {
     if (inside) return at;
     for (int g = 0; g < kChunkGroups; ++g) bytes_[g] = g < count ? at[g] : uint8_t{0};
     return bytes_;
+  }
+
+  void ReadScalesOfBlocks() {
+    using P = BlockPointer<B, kDType>;
+    constexpr int kBlocks = kChunkGroups * kGroup / static_cast<int>(GroupElements(kDType));
+    if constexpr (kDType == DType::kQ4_1 || kDType == DType::kQ5_1) {
+      alignas(64) float d[kBlocks], m[kBlocks];
+      for (int b = 0; b < kBlocks; ++b) {
+        const P block{codes, b * P::kElements};
+        d[b] = block.half(0);
+        m[b] = block.half(2);
+      }
+      scales = B::Load(d);
+      minima = B::Load(m);
+    } else {
+      const P first{codes, 0}, second{codes, P::kElements};
+      if constexpr (kDType == DType::kQ6K) {
+        scales = I::TwoHalves(first.half(208), second.half(208));
+        for (int i = 0; i < 2 * kChunkGroups; ++i) {
+          const P& block = i < kChunkGroups ? first : second;
+          half_scales[i] = static_cast<int8_t>(block.block()[192 + i % kChunkGroups]);
+        }
+      } else {
+        const SubBlockScales<B> a = UnpackSubBlockScales<B>(first.block() + 4);
+        const SubBlockScales<B> b = UnpackSubBlockScales<B>(second.block() + 4);
+        const auto times = [](uint64_t low, uint64_t high, typename B::Vec d) {
+          const uint64_t both[2] = {low, high};
+          return B::Mul(I::ToFloats(I::Widen(reinterpret_cast<const uint8_t*>(both))), d);
+        };
+        scales = times(a.scales, b.scales, I::TwoHalves(first.half(0), second.half(0)));
+        minima = times(a.minima, b.minima, I::TwoHalves(-first.half(2), -second.half(2)));
+      }
+    }
   }
 
   const GroupCodes<I, kDType> from_;
@@ -201,7 +259,7 @@ inline typename I::B::Vec AddDots(typename I::Ints dots, typename I::B::Vec scal
 template <typename I, DType kDType>
 inline void FewRows(const MatmulArgs& args, int32_t row_begin, int32_t row_end) {
   using V = typename I::B::Vec;
-  constexpr bool kHalves = CodeBits(kDType) == 4;
+  constexpr bool kHalves = !IsGgufBlocks(kDType) && CodeBits(kDType) == 4;
   const int32_t groups = args.cols / kGroup;
   IntegerRow<I> rows[I::kFewRowsMax];
   for (int32_t i = 0; i < args.m; ++i) rows[i] = RowAt<I>(args.packed_x, args.cols, i);
@@ -217,18 +275,30 @@ inline void FewRows(const MatmulArgs& args, int32_t row_begin, int32_t row_end) 
       chunk.Read(first + g, groups - g < kChunkGroups ? groups - g : kChunkGroups);
       const auto add = [&](int32_t i, typename I::Ints dots) {
         const typename I::Ints sums = I::Load(rows[i].sums + g);
+        const V steps = I::B::Load(rows[i].steps + g);
         if constexpr (kDType == DType::kUInt4) {
           dots = I::Sub(dots, I::Mul(chunk.zeros, sums));
-        } else if constexpr (I::template kZero<kDType> != 0) {
+        } else if constexpr (!IsGgufBlocks(kDType) && I::template kZero<kDType> != 0) {
           dots = I::Sub(dots, I::Mul(I::Set(I::template kZero<kDType>), sums));
         }
-        acc[i] = AddDots<I>(dots, chunk.scales, I::B::Load(rows[i].steps + g), acc[i]);
+        acc[i] = AddDots<I>(dots, chunk.scales, steps, acc[i]);
+        if constexpr (kHasMinima<kDType>) acc[i] = AddDots<I>(sums, chunk.minima, steps, acc[i]);
       };
-      if (args.m == 1 || !kHalves) {
-        for (int32_t i = 0; i < args.m; ++i)
+      alignas(64) uint8_t raised[kChunkGroups * kGroup];
+      if constexpr (IsGgufBlocks(kDType)) {
+        I::template RaiseBlocks<kDType>(chunk.codes, raised);
+        for (int32_t i = 0; i < args.m; ++i) {
+          if constexpr (kDType == DType::kQ6K) {
+            add(i, I::ScaledDots(raised, at(i, g), chunk.half_scales));
+          } else {
+            add(i, I::DotsOfBytes(raised, at(i, g)));
+          }
+        }
+      } else if (args.m == 1 || !kHalves) {
+        for (int32_t i = 0; i < args.m; ++i) {
           add(i, I::template Dots<kDType>(chunk.codes, at(i, g)));
+        }
       } else {
-        alignas(64) uint8_t raised[kChunkGroups * kGroup];
         I::template Raise<kDType>(chunk.codes, raised);
         for (int32_t i = 0; i < args.m; ++i) add(i, I::DotsOfRaised(raised, at(i, g)));
       }
@@ -243,7 +313,7 @@ inline void FewRows(const MatmulArgs& args, int32_t row_begin, int32_t row_end) 
 
 // ---- Many rows. A tile of kTileWeights weight rows is laid out as
 //   codes  [group][four elements][row][element], groups up to a multiple of I::kPanelGroups
-//   scales [group][row], zero points likewise
+//   scales [group][row], zero points or minima likewise
 // and multiplied with I::kTileRows activation rows at a time.
 
 template <typename I>
@@ -263,15 +333,53 @@ int32_t IntegerPanelRows(int32_t cols) {
 
 template <typename I>
 size_t IntegerScratchFloats(int32_t cols) {
-  return static_cast<size_t>(PanelGroups<I>(cols)) * (kTileGroupBytes / 4 + 2 * kTileWeights);
+  return static_cast<size_t>(PanelGroups<I>(cols)) * (kTileGroupBytes / 4 + 3 * kTileWeights);
 }
 
 template <typename I>
 struct WeightTile {
   uint8_t* codes;
   float* scales;
-  int32_t* zeros;
+  float* minima;         // kHasMinima
+  int32_t* zeros;        // kUInt4
+  int32_t* half_scales;  // kQ6K: [group][half][row]
 };
+
+inline constexpr uint8_t kQ6KZero = 32;
+
+template <typename I, DType kDType>
+inline void PackBlocksOf(const MatmulArgs& args, int32_t row, int32_t rows, WeightTile<I> to) {
+  const int32_t groups = args.cols / kGroup;
+  const int64_t first = static_cast<int64_t>(args.first_row + row) * groups;
+  ChunkReader<I, kDType> chunk(args);
+  alignas(64) uint8_t raised[kTileWeights][kChunkGroups * kGroup] = {};
+  for (int32_t g = 0; g < groups; g += kChunkGroups) {
+    const int32_t count = groups - g < kChunkGroups ? groups - g : kChunkGroups;
+    for (int32_t r = 0; r < rows; ++r) {
+      chunk.Read(first + static_cast<int64_t>(r) * groups + g, count);
+      I::template RaiseBlocks<kDType>(chunk.codes, raised[r]);
+      alignas(64) float scales[kChunkGroups], minima[kChunkGroups];
+      I::B::Store(scales, chunk.scales);
+      if constexpr (kHasMinima<kDType>) I::B::Store(minima, chunk.minima);
+      for (int32_t k = 0; k < count; ++k) {
+        const int32_t at = (g + k) * kTileWeights + r;
+        to.scales[at] = scales[k];
+        if constexpr (kHasMinima<kDType>) to.minima[at] = minima[k];
+        if constexpr (kDType == DType::kQ6K) {
+          for (int half = 0; half < 2; ++half) {
+            to.half_scales[((g + k) * 2 + half) * kTileWeights + r] =
+                chunk.half_scales[2 * k + half];
+          }
+        }
+      }
+    }
+    for (int32_t k = 0; k < count; k += I::kPanelGroups) {
+      const uint8_t* codes[kTileWeights];
+      for (int32_t r = 0; r < kTileWeights; ++r) codes[r] = raised[r] + k * kGroup;
+      I::PackBytes(codes, to.codes + (g + k) * kTileGroupBytes);
+    }
+  }
+}
 
 // Lays out weight rows [row, row + rows), rows <= kTileWeights.
 template <typename I, DType kDType>
@@ -321,20 +429,38 @@ inline void MultiplyTile(const MatmulArgs& args, int32_t first, WeightTile<I> ti
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) sums[i] = I::B::Zero();
     for (int32_t g = kLaneOrder[n]; g < groups; g += kLanes) {
-      typename I::Ints dots[kRows];
-      I::template TileDots<kDType>(tile.codes + g * kTileGroupBytes, x.integers + g * kGroup,
-                                   row_floats * 4, dots);
+      const uint8_t* codes = tile.codes + g * kTileGroupBytes;
+      const int8_t* integers = x.integers + g * kGroup;
+      typename I::Ints dots[kRows], others[kRows];  // of Q6_K: of the halves of a group
+      if constexpr (kDType == DType::kQ6K) {
+        I::TileHalfDots(codes, integers, row_floats * 4, dots, others);
+      } else {
+        I::template TileDots<kDType>(codes, integers, row_floats * 4, dots);
+      }
       const V scales = I::B::Load(tile.scales + g * kTileWeights);
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
         const int32_t sum = x.sums[i * row_floats + g];
-        if constexpr (kDType == DType::kUInt4) {
-          const typename I::Ints zeros = I::Load(tile.zeros + g * kTileWeights);
-          dots[i] = I::Sub(dots[i], I::Mul(zeros, I::Set(sum)));
+        const V step = I::B::Set(x.steps[i * row_floats + g]);
+        typename I::Ints dot = dots[i];
+        if constexpr (kDType == DType::kQ6K) {
+          const int32_t half_sum = x.half_sums[i * row_floats + g];
+          const int32_t* halves = tile.half_scales + g * 2 * kTileWeights;
+          const auto scaled = [&](const int32_t* by, typename I::Ints of, int32_t integers_sum) {
+            return I::Mul(I::Load(by), I::Sub(of, I::Set(kQ6KZero * integers_sum)));
+          };
+          dot = I::Add(scaled(halves, dot, half_sum),
+                       scaled(halves + kTileWeights, others[i], sum - half_sum));
+        } else if constexpr (kDType == DType::kUInt4) {
+          dot = I::Sub(dot, I::Mul(I::Load(tile.zeros + g * kTileWeights), I::Set(sum)));
         } else if constexpr (I::template kTileZero<kDType> != 0) {
-          dots[i] = I::Sub(dots[i], I::Set(I::template kTileZero<kDType> * sum));
+          dot = I::Sub(dot, I::Set(I::template kTileZero<kDType> * sum));
         }
-        sums[i] = AddDots<I>(dots[i], scales, I::B::Set(x.steps[i * row_floats + g]), sums[i]);
+        sums[i] = AddDots<I>(dot, scales, step, sums[i]);
+        if constexpr (kHasMinima<kDType>) {
+          const V minima = I::B::Load(tile.minima + g * kTileWeights);
+          sums[i] = AddDots<I>(I::Set(sum), minima, step, sums[i]);
+        }
       }
     }
     int level = 0;
@@ -353,12 +479,17 @@ inline void ManyRows(const MatmulArgs& args, int32_t row_begin, int32_t row_end,
   const int64_t groups = PanelGroups<I>(args.cols);
   auto* codes = reinterpret_cast<uint8_t*>(scratch);
   auto* scales = reinterpret_cast<float*>(codes + groups * kTileGroupBytes);
-  const WeightTile<I> tile{codes, scales,
-                           reinterpret_cast<int32_t*>(scales + groups * kTileWeights)};
+  float* others = scales + groups * kTileWeights;  // of one kind
+  const WeightTile<I> tile{codes, scales, others, reinterpret_cast<int32_t*>(others),
+                           reinterpret_cast<int32_t*>(others)};
   I::BeginTiles();
   for (int32_t row = row_begin; row < row_end; row += kTileWeights) {
     const int32_t rows = row_end - row < kTileWeights ? row_end - row : kTileWeights;
-    PackCodesOf<I, kDType>(args, row, rows, tile);
+    if constexpr (IsGgufBlocks(kDType)) {
+      PackBlocksOf<I, kDType>(args, row, rows, tile);
+    } else {
+      PackCodesOf<I, kDType>(args, row, rows, tile);
+    }
     for (int32_t first = 0; first < args.m; first += I::kTileRows) {
       typename I::B::Vec sums[I::kTileRows];
       MultiplyTile<I, kDType>(args, first, tile, sums);
@@ -393,6 +524,11 @@ void MultiplyIntegers(const MatmulArgs& args, int32_t row_begin, int32_t row_end
     case DType::kInt4: run(IntegerType<I, DType::kInt4>{}); return;
     case DType::kUInt4: run(IntegerType<I, DType::kUInt4>{}); return;
     case DType::kMxfp4: run(IntegerType<I, DType::kMxfp4>{}); return;
+    case DType::kQ4_1: run(IntegerType<I, DType::kQ4_1>{}); return;
+    case DType::kQ5_1: run(IntegerType<I, DType::kQ5_1>{}); return;
+    case DType::kQ4K: run(IntegerType<I, DType::kQ4K>{}); return;
+    case DType::kQ5K: run(IntegerType<I, DType::kQ5K>{}); return;
+    case DType::kQ6K: run(IntegerType<I, DType::kQ6K>{}); return;
     default: return;  // HasIntegerProducts() says no
   }
 }

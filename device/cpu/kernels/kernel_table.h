@@ -97,10 +97,10 @@ struct PackedKernels {
   void (*multiply)(const MatmulArgs& args, int32_t row_begin, int32_t row_end, float* scratch);
 };
 
-// Weights that can be multiplied with integers, as they are integers themselves but for a scale.
+// Weights that can be multiplied with integers: they are integers themselves, but for a scale and
+// perhaps a minimum.
 constexpr bool HasIntegerProducts(DType dtype) {
-  return dtype == DType::kInt8 || dtype == DType::kInt4 || dtype == DType::kUInt4 ||
-         dtype == DType::kMxfp4;
+  return IsQuantised(dtype) && dtype != DType::kFp8;
 }
 
 struct KernelTable {

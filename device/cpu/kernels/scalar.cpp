@@ -168,7 +168,6 @@ struct Scalar {
   static void StoreGroup(float* to, const Vec& v, int) { Store(to, v); }
   static Vec FromGroups(const float* first, int) { return Load(first); }
 
- private:
   // The integer of the element.
   template <DType kDType>
   static int Code(BlockPointer<Scalar, kDType> from) {
@@ -188,6 +187,8 @@ struct Scalar {
     const int high = block[128 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
     return (low | high << 4) - 32;
   }
+
+ private:
   static int Half(int byte, int high) { return high != 0 ? byte >> 4 : byte & 15; }
   // Of 16 codes of 4 bits.
   static int Nibble(const uint8_t* codes, int i) {
@@ -241,6 +242,9 @@ struct ScalarInteger {
       return FloatFromBits(exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23);
     });
   }
+  static Ints Add(const Ints& a, const Ints& b) {
+    return Map([&](int i) { return a.lane[i] + b.lane[i]; });
+  }
   static Ints Sub(const Ints& a, const Ints& b) {
     return Map([&](int i) { return a.lane[i] - b.lane[i]; });
   }
@@ -250,9 +254,14 @@ struct ScalarInteger {
   static Scalar::Vec ToFloats(const Ints& a) {
     return Scalar::Map([&](int i) { return static_cast<float>(a.lane[i]); });
   }
+  // The first eight lanes and the others.
+  static Scalar::Vec TwoHalves(float low, float high) {
+    return Scalar::Map([&](int i) { return i < kLanes / 2 ? low : high; });
+  }
 
   // One group of activations.
-  static void Quantise(const float* x, int8_t* integers, float* step, int32_t* sum) {
+  static void Quantise(const float* x, int8_t* integers, float* step, int32_t* sum,
+                       int32_t* half_sum) {
     uint32_t largest_bits = 0;
     for (int i = 0; i < kGroup; ++i) {
       const uint32_t bits = __builtin_bit_cast(uint32_t, x[i]) & 0x7fffffffu;
@@ -261,6 +270,7 @@ struct ScalarInteger {
     const float largest = FloatFromBits(largest_bits);
     __builtin_memset(integers, 0, kGroup);
     *sum = 0;
+    *half_sum = 0;
     *step = largest_bits >= kInfinityBits ? FloatFromBits(kNanBits) : 0.0f;
     if (largest_bits >= kInfinityBits || largest < kLargestTooSmall) return;
     *step = largest / 127.0f;
@@ -270,6 +280,7 @@ struct ScalarInteger {
       const auto integer = static_cast<int32_t>((x[i] * inverse + kRounder) - kRounder);
       integers[i] = static_cast<int8_t>(integer);
       *sum += integer;
+      if (i < kLanes) *half_sum += integer;
     }
   }
   // The order in which Dots and DotsOfRaised read the integers of a chunk where codes have 4 bits.
@@ -301,6 +312,34 @@ struct ScalarInteger {
     return Dots<DType::kInt8>(raised, integers);
   }
 
+  // The integers of a chunk of GGUF's blocks as bytes without a sign (Q6_K: 32 more).
+  template <DType kDType>
+  static void RaiseBlocks(const uint8_t* blocks, uint8_t* raised) {
+    for (int i = 0; i < kChunkGroups * kGroup; ++i) {
+      const int integer = Scalar::Code(BlockPointer<Scalar, kDType>{blocks, i});
+      raised[i] = static_cast<uint8_t>(integer + (kDType == DType::kQ6K ? kQ6KZero : 0));
+    }
+  }
+  // The dot product of each group of them with integers as they lie.
+  static Ints DotsOfBytes(const uint8_t* raised, const int8_t* integers) {
+    return Dots<DType::kInt8>(raised, integers);
+  }
+  // Of Q6_K, the integers less 32 and times the scale of their 16.
+  static Ints ScaledDots(const uint8_t* raised, const int8_t* integers,
+                         const int16_t* half_scales) {
+    return Map([&](int g) {
+      int32_t dot = 0;
+      for (int i = g * kGroup; i < (g + 1) * kGroup; ++i) {
+        dot += half_scales[i / kLanes] * (raised[i] - kQ6KZero) * integers[i];
+      }
+      return dot;
+    });
+  }
+
+  // PackCodes where codes are bytes as they lie.
+  static void PackBytes(const uint8_t* const* rows, uint8_t* to) {
+    PackCodes<DType::kInt8>(rows, to);
+  }
   // Lays out the codes of kPanelGroups groups of kTileWeights rows.
   template <DType kDType>
   static void PackCodes(const uint8_t* const* rows, uint8_t* to) {
@@ -315,18 +354,29 @@ struct ScalarInteger {
   static void TileDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
                        Ints* dots) {
     for (int i = 0; i < kTileRows; ++i) {
-      dots[i] = Map([&](int r) {
-        int32_t dot = 0;
-        for (int k = 0; k < kGroup; ++k) {
-          const auto code = static_cast<int8_t>(codes[(k / 4 * kTileWeights + r) * 4 + k % 4]);
-          dot += code * integers[i * row_bytes + k];
-        }
-        return dot;
-      });
+      dots[i] = TileDot(codes, integers + i * row_bytes, 0, kGroup);
+    }
+  }
+  // The first half of the group, and the second.
+  static void TileHalfDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                           Ints* first, Ints* second) {
+    for (int i = 0; i < kTileRows; ++i) {
+      first[i] = TileDot(codes, integers + i * row_bytes, 0, kLanes);
+      second[i] = TileDot(codes, integers + i * row_bytes, kLanes, kGroup);
     }
   }
 
  private:
+  static Ints TileDot(const uint8_t* codes, const int8_t* integers, int begin, int end) {
+    return Map([&](int r) {
+      int32_t dot = 0;
+      for (int k = begin; k < end; ++k) {
+        const auto code = static_cast<int8_t>(codes[(k / 4 * kTileWeights + r) * 4 + k % 4]);
+        dot += code * integers[k];
+      }
+      return dot;
+    });
+  }
   // Code `i` of a group.
   template <DType kDType>
   static int Code(const uint8_t* group, int i) {

@@ -38,11 +38,16 @@ struct VnniInteger {
     const __mmask16 is_small = _mm512_cmplt_epi32_mask(exponents, _mm512_set1_epi32(2));
     return {_mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, is_small, small))};
   }
+  static Ints Add(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
   static Ints Sub(Ints a, Ints b) { return {_mm512_sub_epi32(a.v, b.v)}; }
   static Ints Mul(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
   static Avx512::Vec ToFloats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+  static Avx512::Vec TwoHalves(float low, float high) {
+    return {_mm512_insertf32x8(_mm512_set1_ps(low), _mm256_set1_ps(high), 1)};
+  }
 
-  static void Quantise(const float* x, int8_t* integers, float* step, int32_t* sum) {
+  static void Quantise(const float* x, int8_t* integers, float* step, int32_t* sum,
+                       int32_t* half_sum) {
     const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + kLanes);
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const auto largest_bits = static_cast<uint32_t>(_mm512_reduce_max_epi32(
@@ -59,7 +64,8 @@ struct VnniInteger {
       first = _mm512_cvtps_epi32(_mm512_mul_ps(low, inverse));
       second = _mm512_cvtps_epi32(_mm512_mul_ps(high, inverse));
     }
-    *sum = _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
+    *half_sum = _mm512_reduce_add_epi32(first);
+    *sum = *half_sum + _mm512_reduce_add_epi32(second);
     auto* to = reinterpret_cast<__m128i*>(integers);
     _mm_storeu_si128(to, _mm512_cvtepi32_epi8(first));
     _mm_storeu_si128(to + 1, _mm512_cvtepi32_epi8(second));
@@ -69,17 +75,9 @@ struct VnniInteger {
   template <DType kDType>
   static Ints Dots(const uint8_t* codes, const int8_t* integers) {
     if constexpr (kDType == DType::kInt8) {
-      __m512i fours[4];
-      for (int i = 0; i < 4; ++i) {
-        const int at = i * 4 * kGroup;
-        // Eight sums for each of four groups; then four.
-        const __m512i a = MultiplyAdd(_mm512_setzero_si512(), Unsigned(codes + at), integers + at);
-        const __m512i b =
-            MultiplyAdd(_mm512_setzero_si512(), Unsigned(codes + at + 64), integers + at + 64);
-        fours[i] =
-            _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
-      }
-      return SumsOfGroups(fours);
+      return DotsOfTwos([&](int two) {
+        return MultiplyAdd(_mm512_setzero_si512(), Unsigned(codes + two * 64), integers + two * 64);
+      });
     } else {
       return DotsOfFours(integers, [&](int four) {
         const __m512i bytes = _mm512_loadu_si512(codes + four * 64);
@@ -107,6 +105,41 @@ struct VnniInteger {
     });
   }
 
+  template <DType kDType>
+  static void RaiseBlocks(const uint8_t* blocks, uint8_t* raised) {
+    using P = BlockPointer<Avx512, kDType>;
+    for (int64_t i = 0; i < kChunkGroups * kGroup; i += P::kElements) {
+      IntegersOf(P{blocks, i}, raised + i);
+    }
+  }
+  static Ints DotsOfBytes(const uint8_t* raised, const int8_t* integers) {
+    return DotsOfTwos([&](int two) {
+      return MultiplyAdd(_mm512_setzero_si512(), _mm512_load_si512(raised + two * 64),
+                         integers + two * 64);
+    });
+  }
+  static Ints ScaledDots(const uint8_t* raised, const int8_t* integers,
+                         const int16_t* half_scales) {
+    const __m512i zeros = _mm512_set1_epi8(static_cast<char>(kQ6KZero));
+    return DotsOfTwos([&](int two) {
+      const int8_t* x = integers + two * 64;
+      const __m512i dots = _mm512_sub_epi32(
+          MultiplyAdd(_mm512_setzero_si512(), _mm512_load_si512(raised + two * 64), x),
+          MultiplyAdd(_mm512_setzero_si512(), zeros, x));
+      // Each of four scales for four sums.
+      const __m128i four = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(half_scales + 4 * two));
+      const __m512i scales = _mm512_permutexvar_epi32(
+          _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+          _mm512_castsi128_si512(_mm_cvtepi16_epi32(four)));
+      return _mm512_mullo_epi32(dots, scales);
+    });
+  }
+
+  static void PackBytes(const uint8_t* const* rows, uint8_t* to) {
+    __m512i words[kTileWeights];
+    for (int r = 0; r < kTileWeights; ++r) words[r] = _mm512_loadu_si512(rows[r]);
+    StoreTransposed(words, to);
+  }
   template <DType kDType, int kLess = 0>
   static void PackCodes(const uint8_t* const* rows, uint8_t* to) {
     __m512i words[kTileWeights];
@@ -114,18 +147,28 @@ struct VnniInteger {
       words[r] =
           _mm512_sub_epi8(TwoGroups<kDType>(rows[r]), _mm512_set1_epi8(static_cast<char>(kLess)));
     }
-    Transpose(words);
-    for (int k = 0; k < kTileWeights; ++k) {
-      _mm512_storeu_si512(to + k * 4 * kTileWeights, words[k]);
-    }
+    StoreTransposed(words, to);
   }
   template <DType kDType>
   static void TileDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
                        Ints* dots) {
+    WordDots<kGroup / 4>(codes, integers, row_bytes, dots);
+  }
+  static void TileHalfDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                           Ints* first, Ints* second) {
+    WordDots<kLanes / 4>(codes, integers, row_bytes, first);
+    WordDots<kLanes / 4>(codes + kLanes * kTileWeights, integers + kLanes, row_bytes, second);
+  }
+
+ private:
+  // The first kWords words of a tile's group.
+  template <int kWords>
+  static void WordDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                       Ints* dots) {
 #pragma GCC unroll 8
     for (int i = 0; i < kTileRows; ++i) dots[i].v = _mm512_setzero_si512();
 #pragma GCC unroll 8
-    for (int k = 0; k < kGroup / 4; ++k) {
+    for (int k = 0; k < kWords; ++k) {
       const __m512i w = _mm512_loadu_si512(codes + k * 4 * kTileWeights);
 #pragma GCC unroll 8
       for (int i = 0; i < kTileRows; ++i) {
@@ -135,13 +178,17 @@ struct VnniInteger {
       }
     }
   }
-
- private:
   struct Halves {
     __m512i low;
     __m512i high;
   };
 
+  static void StoreTransposed(__m512i (&words)[kTileWeights], uint8_t* to) {
+    Transpose(words);
+    for (int k = 0; k < kTileWeights; ++k) {
+      _mm512_storeu_si512(to + k * 4 * kTileWeights, words[k]);
+    }
+  }
   static __m512i Unsigned(const uint8_t* codes) {
     return _mm512_xor_si512(_mm512_loadu_si512(codes), _mm512_set1_epi8(-128));
   }
@@ -157,6 +204,18 @@ struct VnniInteger {
     } else {
       return codes;
     }
+  }
+  // `sums(two)`: eight sums of each of two groups.
+  template <typename Sums>
+  static Ints DotsOfTwos(const Sums& sums) {
+    __m512i fours[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      const __m512i a = sums(2 * i), b = sums(2 * i + 1);
+      fours[i] =
+          _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+    }
+    return SumsOfGroups(fours);
   }
   // `halves(four)`: the codes of four groups, arranged.
   template <typename Source>
@@ -230,6 +289,8 @@ struct AmxInteger : VnniInteger {
     set(0, kTileRows, 4 * kTileWeights);   // sums
     set(1, kTileRows, kGroup);             // integers of activations
     set(2, kGroup / 4, 4 * kTileWeights);  // codes
+    set(3, kTileRows, kLanes);             // integers of half a group
+    set(4, kLanes / 4, 4 * kTileWeights);  // their codes
     MemoryIsUsed();
     _tile_loadconfig(&shapes);
   }
@@ -242,11 +303,30 @@ struct AmxInteger : VnniInteger {
   template <DType kDType>
   static void TileDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
                        Ints* dots) {
+    Multiply<false>(codes, integers, row_bytes, dots);
+  }
+  static void TileHalfDots(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                           Ints* first, Ints* second) {
+    Multiply<true>(codes, integers, row_bytes, first);
+    Multiply<true>(codes + kLanes * kTileWeights, integers + kLanes, row_bytes, second);
+  }
+
+ private:
+  // The intrinsics want numbers of tiles to be written out.
+  template <bool kHalf>
+  static void Multiply(const uint8_t* codes, const int8_t* integers, int64_t row_bytes,
+                       Ints* dots) {
     MemoryIsUsed();
     _tile_zero(0);
-    _tile_loadd(1, integers, row_bytes);
-    _tile_loadd(2, codes, 4 * kTileWeights);
-    _tile_dpbssd(0, 1, 2);
+    if constexpr (kHalf) {
+      _tile_loadd(3, integers, row_bytes);
+      _tile_loadd(4, codes, 4 * kTileWeights);
+      _tile_dpbssd(0, 3, 4);
+    } else {
+      _tile_loadd(1, integers, row_bytes);
+      _tile_loadd(2, codes, 4 * kTileWeights);
+      _tile_dpbssd(0, 1, 2);
+    }
     _tile_stored(0, dots, sizeof(Ints));
     MemoryIsUsed();
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -17,15 +18,31 @@ namespace expertflow {
 namespace {
 
 constexpr size_t kGroup = kQuantisedGroup;
-constexpr DType kIntegerTypes[] = {DType::kInt8, DType::kInt4, DType::kUInt4, DType::kMxfp4};
+constexpr DType kIntegerTypes[] = {DType::kInt8,  DType::kInt4, DType::kUInt4,
+                                   DType::kMxfp4, DType::kQ4_1, DType::kQ5_1,
+                                   DType::kQ4K,   DType::kQ5K,  DType::kQ6K};
 
-// The scale of each group, and the integers that stand for the weights: their values by the scale.
+// The scale and minimum of each group, and integers: a weight is scale * integer + minimum.
 struct IntegerWeights {
   std::vector<float> scales;
+  std::vector<float> minima;  // empty: there are none
   std::vector<int32_t> integers;
 };
 
+IntegerWeights IntegersOfBlocks(const QuantisedWeights& w, DType dtype) {
+  IntegerWeights of;
+  for (size_t i = 0; i < w.values.size(); ++i) {
+    const BlockParts parts = GgufBlockParts(w.stored.data(), dtype, i);
+    of.integers.push_back(parts.integer);
+    if (i % kGroup != 0) continue;
+    of.scales.push_back(static_cast<float>(parts.scale));
+    if (dtype != DType::kQ6K) of.minima.push_back(static_cast<float>(parts.minimum));
+  }
+  return of;
+}
+
 IntegerWeights IntegersOf(const QuantisedWeights& w, DType dtype) {
+  if (IsGgufBlocks(dtype)) return IntegersOfBlocks(w, dtype);
   IntegerWeights of;
   std::vector<uint8_t> unscaled = w.stored;
   uint8_t* scales = unscaled.data() + ScalesOffset(dtype, w.values.size());
@@ -80,9 +97,15 @@ float Defined(std::span<const float> x, const IntegerWeights& w, size_t row) {
   for (size_t g = 0; g < groups; ++g) {
     const RoundedGroup rounded = Round(x.subspan(g * kGroup, kGroup));
     const size_t at = row * groups + g;
-    int32_t dot = 0;
-    for (size_t i = 0; i < kGroup; ++i) dot += w.integers[at * kGroup + i] * rounded.integers[i];
-    lanes[g % 16] = std::fmaf(static_cast<float>(dot), w.scales[at] * rounded.step, lanes[g % 16]);
+    int32_t dot = 0, sum = 0;
+    for (size_t i = 0; i < kGroup; ++i) {
+      dot += w.integers[at * kGroup + i] * rounded.integers[i];
+      sum += rounded.integers[i];
+    }
+    float& lane = lanes[g % 16];
+    lane = std::fmaf(static_cast<float>(dot), w.scales[at] * rounded.step, lane);
+    if (w.minima.empty()) continue;
+    lane = std::fmaf(static_cast<float>(sum), w.minima[at] * rounded.step, lane);
   }
   float quad[4];
   for (size_t i = 0; i < 4; ++i) {
@@ -156,7 +179,9 @@ TEST_P(IntegerKernels, EveryShapeHasTheDefinedBits) {
                              {33, 0, 33, 512},
                              {20, 2, 18, 544},
                              {5, 0, 5, 1408},
-                             {48, 0, 48, 1056}}) {
+                             {48, 0, 48, 1056},
+                             {19, 1, 17, 768}}) {
+      if (of.cols % static_cast<int32_t>(GroupElements(dtype)) != 0) continue;
       const size_t size = static_cast<size_t>(of.stored) * static_cast<size_t>(of.cols);
       const QuantisedWeights w = RandomQuantised(dtype, size, ++seed);
       for (const int32_t m : {1, 2, 5, 8, 9, 16, 17, 48, 49}) {
@@ -171,11 +196,17 @@ TEST_P(IntegerKernels, EveryShapeHasTheDefinedBits) {
 
 // The largest sums that integers can have, of either sign.
 TEST_P(IntegerKernels, TheLargestCodesAndActivationsFit) {
-  constexpr int32_t kRows = 18, kCols = 576;
+  constexpr int32_t kRows = 18, kCols = 768;
   for (const DType dtype : kIntegerTypes) {
     for (const uint8_t codes : {0x00, 0x77, 0x7f, 0x80, 0xff}) {
       QuantisedWeights w = RandomQuantised(dtype, kRows * kCols, 1);
-      std::fill_n(w.stored.begin(), kRows * kCols * CodeBits(dtype) / 8, codes);
+      if (IsGgufBlocks(dtype)) {
+        std::fill(w.stored.begin(), w.stored.end(), codes);
+        std::mt19937 random(2);
+        SetBlockScales(dtype, random, &w.stored);
+      } else {
+        std::fill_n(w.stored.begin(), kRows * kCols * CodeBits(dtype) / 8, codes);
+      }
       for (const size_t m : {1u, 5u, 50u}) {
         std::vector<float> x(m * kCols);
         for (size_t i = 0; i < x.size(); ++i) x[i] = i / kCols % 2 == 0 ? 3.0f : -3.0f;
@@ -201,17 +232,17 @@ TEST_P(IntegerKernels, EveryMxfp4ScaleIsTaken) {
 }
 
 TEST_P(IntegerKernels, WhatIsNotFiniteStaysInItsRowAndWhatIsTinyIsZero) {
-  constexpr int32_t kRows = 18, kCols = 576;
+  constexpr int32_t kRows = 18, kCols = 768;
   for (const DType dtype : kIntegerTypes) {
     const QuantisedWeights w = RandomQuantised(dtype, kRows * kCols, 1);
     for (const size_t m : {6u, 50u}) {
       auto x = RandomFloats(m * kCols, 2);
       x[3] = std::numeric_limits<float>::infinity();
-      x[kCols + 575] = NAN;
+      x[kCols + 767] = NAN;
       for (size_t i = 0; i < kCols; ++i) {
         x[2 * kCols + i] *= 0x1p-101f;
         x[3 * kCols + i] = 0;
-        x[4 * kCols + i] *= 0x1p+120f;
+        x[4 * kCols + i] *= 0x1p+100f;
         x[5 * kCols + i] *= i % 2 == 0 ? 0x1p-99f : 0x1p-130f;
       }
       ExpectDefinition(dtype, w, nullptr, 0, kRows, kCols, x);

@@ -1,8 +1,9 @@
 #include "predictor/core/hybrid_predictor.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -70,28 +71,36 @@ float RankOf(std::span<const float> margins, size_t expert) {
   return static_cast<float>(CountAbove(margins.data(), margins.size(), margins[expert]));
 }
 
-// Several numbers of one register.
-constexpr size_t kLanes = 16;
-using ByteLanes = int8_t __attribute__((vector_size(kLanes)));
-using SumLanes = int16_t __attribute__((vector_size(kLanes * sizeof(int16_t))));
-
-// sums[e] += the sum of rows[..][e]. REQUIRES: at most 64 rows, whose sums 16 bits hold
-EXPERTFLOW_WIDE void AddRows(const int8_t* const* rows, size_t count, size_t n, float* sums) {
-  size_t e = 0;
-  for (; e + kLanes <= n; e += kLanes) {
-    SumLanes sum = {};
-    for (size_t r = 0; r < count; ++r) {
-      ByteLanes row;
-      std::memcpy(&row, rows[r] + e, sizeof(row));
-      sum += __builtin_convertvector(row, SumLanes);
-    }
-    for (size_t i = 0; i < kLanes; ++i) sums[e + i] += static_cast<float>(sum[i]);
-  }
-  for (; e < n; ++e) {
+// sums[e] += the sum of rows[..][e], for begin <= e < end.
+void AddRows(const int8_t* const* rows, size_t count, size_t begin, size_t end, float* sums) {
+  for (size_t e = begin; e < end; ++e) {
     int32_t sum = 0;
     for (size_t r = 0; r < count; ++r) sum += rows[r][e];
     sums[e] += static_cast<float>(sum);
   }
+}
+
+EXPERTFLOW_AVX2 inline void AddTo(__m128i sums, float* to) {
+  const __m256 numbers = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(sums));
+  _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), numbers));
+}
+
+// The same from 0 on, of as many as fill registers; returns how many. REQUIRES: at most 64 rows,
+// whose sums 16 bits hold
+EXPERTFLOW_AVX2 size_t AddRowsWide(const int8_t* const* rows, size_t count, size_t end,
+                                   float* sums) {
+  constexpr size_t kLanes = 16;
+  size_t e = 0;
+  for (; e + kLanes <= end; e += kLanes) {
+    __m256i sum = _mm256_setzero_si256();
+    for (size_t r = 0; r < count; ++r) {
+      const __m128i row = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + e));
+      sum = _mm256_add_epi16(sum, _mm256_cvtepi8_epi16(row));
+    }
+    AddTo(_mm256_castsi256_si128(sum), sums + e);
+    AddTo(_mm256_extracti128_si256(sum, 1), sums + e + kLanes / 2);
+  }
+  return e;
 }
 
 }  // namespace
@@ -408,12 +417,15 @@ void HybridPredictor::SumLifts(size_t target) {
   const auto k = static_cast<size_t>(model_->top_k);
   std::fill_n(near_.begin(), experts, 0.0f);
   std::fill_n(far_.begin(), experts, 0.0f);
+  const bool wide = __builtin_cpu_supports("avx2");
   for (int32_t back = 0; back < kCoactivationLayers && back <= source_; ++back) {
     const auto layer = static_cast<size_t>(source_ - back);
     const int8_t* lift = model_->coactivation[target][target - layer - 1].data();
     const auto count = static_cast<size_t>(chosen_count_[layer]);
     for (size_t c = 0; c < count; ++c) lifts_[c] = lift + chosen_[layer * k + c] * experts;
-    AddRows(lifts_.data(), count, experts, (back == 0 ? near_ : far_).data());
+    float* const sums = (back == 0 ? near_ : far_).data();
+    const size_t done = wide ? AddRowsWide(lifts_.data(), count, experts, sums) : 0;
+    AddRows(lifts_.data(), count, done, experts, sums);
   }
 }
 

@@ -159,11 +159,14 @@ void NoisyOracle::Predict(size_t step, int32_t target, int32_t distance,
   for (const Lockstep::Row& row : lockstep_.RowsOf(step)) {
     if (row.prefill) continue;
     const std::span<const uint16_t> chosen = trace_.ChosenAt(row.row, target);
+    used_.assign(experts, 0);
+    for (const uint16_t expert : chosen) {
+      if (expert < experts) used_[expert] = 1;
+    }
     const uint64_t at = (row.row * 4096 + static_cast<uint64_t>(target)) * 64 + j;
     Random random(seed_ ^ at * 0x9e3779b97f4a7c15u);
     for (size_t e = 0; e < experts; ++e) {
-      const bool used =
-          std::find(chosen.begin(), chosen.end(), static_cast<uint16_t>(e)) != chosen.end();
+      const bool used = used_[e] != 0;
       float p = used ? 1.0F : 0.0F;
       if (std::isfinite(shift)) {
         const float score = random.Normal() + (used ? shift : 0.0F);

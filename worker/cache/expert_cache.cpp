@@ -209,19 +209,14 @@ void ExpertCache::CollectCandidates(LayerCandidates* own) {
   own->step_distance = StepDistance(own->layer);
   own->heaped = false;
   const auto experts = static_cast<size_t>(options_.experts[layer]);
-  own->all.resize(experts);
-  Candidate* const all = own->all.data();
-  size_t count = 0;
+  own->all.clear();
   size_t first = 0;
-  for (const Record& record : std::span(records_).subspan(layer_base_[layer], experts)) {
-    if (record.slot < 0) continue;
-    const Slot& slot = slots_[static_cast<size_t>(record.slot)];
-    if (!MayLeave(slot) || slot.slot_class != own->slot_class) continue;
-    all[count] = {RankOf(record, own->layer, record.prediction_ppm), record.last_use, record.slot};
-    if (LeavesLater(all[first], all[count])) first = count;
-    ++count;
+  for (const size_t r : classes_[own->slot_class].leaving.Those(layer_base_[layer], experts)) {
+    const Record& record = records_[r];
+    own->all.push_back(
+        {RankOf(record, own->layer, record.prediction_ppm), record.last_use, record.slot});
+    if (LeavesLater(own->all[first], own->all.back())) first = own->all.size() - 1;
   }
-  own->all.resize(count);
   own->first = first;
 }
 

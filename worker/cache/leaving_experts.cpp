@@ -32,6 +32,18 @@ EXPERTFLOW_WIDE uint32_t LargestOf(const uint32_t* distance, const uint32_t* mas
 
 }  // namespace
 
+std::span<const size_t> LeavingExperts::Those(size_t first, size_t count) {
+  CHECK(first + count <= mask_.size());
+  // Without a branch that depends on who may leave, which nobody can foresee.
+  those_.resize(std::max(those_.size(), count));
+  size_t found = 0;
+  for (size_t expert = first; expert < first + count; ++expert) {
+    those_[found] = expert;
+    found += mask_[expert] & 1u;
+  }
+  return std::span<const size_t>(those_).first(found);
+}
+
 uint32_t LeavingExperts::Farthest(std::span<const uint32_t> distance, size_t first,
                                   size_t count) const {
   CHECK(distance.size() == mask_.size() && first + count <= mask_.size());

@@ -53,7 +53,7 @@ ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
   policy.prefetch = options.prefetch;
   policy.forecaster = options.forecaster;
   policy.samples_best_cache = true;
-  policy.tries_without_prefetch = options.dynamic_stride && options.stride > 0;
+  policy.weighs_prefetch = options.dynamic_stride && options.stride > 0;
   policy.sequences_max = static_cast<size_t>(std::max(1, options.sequences_max));
   return policy;
 }
@@ -248,7 +248,9 @@ Status CachedExecutor::RunExperts(const MoeLayerCall& call) {
   {
     TransferEngine::Lock lock(engine_->mutex());
     AbandonPending();
-    const EventTimes times = TakeTimes(call.layer);
+    EventTimes times = TakeTimes(call.layer);
+    times.predicted = predicted_;
+    times.prediction_ns = prediction_ns_;
     policy_.End(times);
     if (followed_ != nullptr) {
       followed_->Follow(UnpackStride(options_.published_stride->load(std::memory_order_relaxed)));
@@ -372,9 +374,12 @@ void CachedExecutor::EnqueueSlotLoad(ExpertKey key, SlotRef slot, CopyKind kind,
 }
 
 Status CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
+  predicted_ = 0;
+  prediction_ns_ = call.pre_gate_ns;
   RETURN_IF_ERROR(predictions_.Observe(call, chosen_));
   const int32_t lookahead = lookahead_.load(std::memory_order_relaxed);
   if (groups_.decode_rows().empty() || lookahead == 0) return OkStatus();
+  const int64_t begin_ns = NowNs();
   for (const LayerPredictions::Target& target :
        predictions_.Predict(call, groups_.decode_rows(), lookahead)) {
     const TransferEngine::Lock lock(engine_->mutex());
@@ -382,7 +387,9 @@ Status CachedExecutor::PlanPrefetch(const MoeLayerCall& call) {
       EnqueueSlotLoad(load.plan.key, load.slot, CopyKind::kPrefetch, load.plan.probability_ppm,
                       load.plan.deadline);
     }
+    ++predicted_;
   }
+  prediction_ns_ += NowNs() - begin_ns;
   if (jobs_.empty()) return OkStatus();
   TransferEngine::Lock lock(engine_->mutex());
   engine_->Start(lock, pending_ > 0);

@@ -192,6 +192,9 @@ class CachedExecutor final : public ExpertExecutor, private TransferEngine::List
   uint64_t copy_failures_ = 0;
 
   std::atomic<int32_t> lookahead_{0};
+  // Of the present layer: layers ahead that were predicted, and what that took.
+  int32_t predicted_ = 0;
+  int64_t prediction_ns_ = 0;
   std::atomic<bool> forecasts_{false};      // there is a forecaster, and it is not too slow
   std::unique_ptr<TransferEngine> engine_;  // last: its thread uses the rest
 };

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/clock.h"
 #include "model/arch/blocks.h"
 
 namespace expertflow {
@@ -73,7 +74,10 @@ Status MoeBlock::Run(int32_t index, const ForwardBatch& batch, const float* x, f
   RETURN_IF_ERROR(device_.CopyToHost(StreamKind::kCompute, host_weights_.data(), weights_,
                                      choices * sizeof(float)));
   RETURN_IF_ERROR(device_.Record(event_, StreamKind::kCompute));
-  const auto pre_gate = ComputePreGate(index, m, experts.LookaheadLayers(), residual);
+  const int32_t lookahead = experts.LookaheadLayers();
+  const int64_t pre_gate_begin_ns = lookahead > 0 ? NowNs() : 0;
+  const auto pre_gate = ComputePreGate(index, m, lookahead, residual);
+  const int64_t pre_gate_ns = lookahead > 0 ? NowNs() - pre_gate_begin_ns : 0;
   RETURN_IF_ERROR(device_.Synchronize(event_, Deadline::AfterMs(60'000)));
   sink.OnRoutes(LayerId(index), host_ids_.data(), host_weights_.data());
   const bool states = sink.WantsStates();
@@ -93,6 +97,7 @@ Status MoeBlock::Run(int32_t index, const ForwardBatch& batch, const float* x, f
   call.weights = host_weights_.data();
   call.prefill = batch.prefill;
   call.pre_gate = pre_gate;
+  call.pre_gate_ns = pre_gate_ns;
   call.tokens = batch.tokens;
   call.rows = batch.rows;
   call.sequences = batch.sequences;

@@ -32,6 +32,7 @@ struct MoeLayerCall {
   const float* weights = nullptr;  // host [m, top_k], as applied
   std::span<const uint8_t> prefill;  // [m]: 1 where the row is part of a prompt, 0 where it decodes
   std::span<const PreGate> pre_gate;  // nearest layer first; empty when not asked for
+  int64_t pre_gate_ns = 0;            // what the host took for them
   // For policies; empty when not known.
   std::span<const int32_t> tokens = {};        // [m]
   std::span<const AttentionRow> rows = {};     // [m] their positions

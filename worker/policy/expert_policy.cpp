@@ -30,11 +30,16 @@ bool DemandsDecode(std::span<const LayerDemand> demands) {
                      [](const LayerDemand& d) { return d.decode_rows > 0; });
 }
 
+uint64_t LargestBlock(const ExpertCacheOptions& cache) {
+  uint64_t largest = 0;
+  for (const uint64_t bytes : cache.block_bytes) largest = std::max(largest, bytes);
+  return largest;
+}
+
 ExpertPolicyOptions WithPeriod(ExpertPolicyOptions options) {
   if (options.prefetch.period_bytes > 0) return options;
-  uint64_t largest = 0;
-  for (const uint64_t bytes : options.cache.block_bytes) largest = std::max(largest, bytes);
-  options.prefetch.period_bytes = std::max(kPeriodBytesMin, kPeriodBlocks * largest);
+  options.prefetch.period_bytes =
+      std::max(kPeriodBytesMin, kPeriodBlocks * LargestBlock(options.cache));
   return options;
 }
 
@@ -53,8 +58,12 @@ ExpertPolicy::ExpertPolicy(ExpertPolicyOptions options, std::unique_ptr<StrideCo
     layer_base_.push_back(all);
     all += static_cast<size_t>(experts);
   }
-  if (options_.tries_without_prefetch && moe_layers > 0) {
+  if (options_.weighs_prefetch && moe_layers > 0) {
     trial_ = std::make_unique<PrefetchTrial>(PrefetchTrialOptions{.moe_layers = moe_layers});
+  }
+  if (options_.weighs_prefetch) {
+    lead_cost_ =
+        std::make_unique<LeadCost>(LeadCostOptions{.expert_bytes = LargestBlock(options_.cache)});
   }
   if (options_.samples_best_cache && moe_layers > 0) {
     best_ = std::make_unique<BestCacheSample>(
@@ -190,6 +199,13 @@ void ExpertPolicy::Measure(const EventTimes& times) {
   if (!decodes_only) return;
   stride_->OnLayer(measured);
   if (trial_ != nullptr) trial_->OnLayer(times.layer_ns);
+  if (lead_cost_ != nullptr) {
+    lead_cost_->OnLayer({.predicted = times.predicted,
+                         .prediction_ns = times.prediction_ns,
+                         .compute_ns = times.layer_ns - times.stall_ns,
+                         .link_busy_ns = times.link_busy_ns,
+                         .bytes_copied = times.bytes_copied});
+  }
 }
 
 bool ExpertPolicy::CloseSlots(int32_t count) {
@@ -211,7 +227,8 @@ void ExpertPolicy::FollowSlots() {
 int32_t ExpertPolicy::lookahead() const {
   const bool useful = cache_.slots() > 0 && !cache_.AllResident() && planner_.active() &&
                       (trial_ == nullptr || trial_->on());
-  return useful ? stride_->stride() : 0;
+  if (!useful) return 0;
+  return lead_cost_ == nullptr ? stride_->stride() : lead_cost_->Most(stride_->stride());
 }
 
 Status ExpertPolicy::CheckInvariants() const {

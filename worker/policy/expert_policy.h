@@ -23,6 +23,7 @@
 #include "worker/cache/prefetch_planner.h"
 #include "worker/policy/best_cache_sample.h"
 #include "worker/policy/forecast_ranks.h"
+#include "worker/policy/lead_cost.h"
 #include "worker/policy/prefetch_trial.h"
 
 namespace expertflow {
@@ -33,7 +34,7 @@ struct ExpertPolicyOptions {
   std::shared_ptr<const NextUseModel> forecaster;  // null: the cache's own estimate
   size_t sequences_max = 64;                       // whose forecasts are kept
   bool samples_best_cache = false;                 // see BestCacheSample
-  bool tries_without_prefetch = false;             // see PrefetchTrial
+  bool weighs_prefetch = false;                    // see PrefetchTrial and LeadCost
 };
 
 // What the driver measured of one event.
@@ -42,6 +43,8 @@ struct EventTimes {
   int64_t stall_ns = 0;       // of that, compute waited for an expert
   int64_t link_busy_ns = 0;   // since the event before
   uint64_t bytes_copied = 0;  // since the event before
+  int32_t predicted = 0;      // layers ahead that were predicted
+  int64_t prediction_ns = 0;  // what that took, for all of them
 };
 
 // A load that Prefetch() has given a slot to.
@@ -108,6 +111,7 @@ class ExpertPolicy {
   PrefetchPlanner planner_;
   std::unique_ptr<ForecastRanks> ranks_;
   std::unique_ptr<PrefetchTrial> trial_;   // null: none
+  std::unique_ptr<LeadCost> lead_cost_;    // null: a lead may cost what it does
   std::unique_ptr<BestCacheSample> best_;  // null: none
   uint64_t lru_misses_before_ = 0;
   std::vector<size_t> layer_base_;   // first expert of a layer, numbered through

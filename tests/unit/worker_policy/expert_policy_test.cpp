@@ -107,7 +107,7 @@ TEST(ExpertPolicyTest, PrefetchThatMakesLayersLongerIsGivenUp) {
   std::vector<StrideMeasurement> heard;
   for (const bool tries : {false, true}) {
     ExpertPolicyOptions options = Options(6);
-    options.tries_without_prefetch = tries;
+    options.weighs_prefetch = tries;
     ExpertPolicy policy(options, std::make_unique<Listener>(&heard));
     for (int32_t i = 0; i < 400; ++i) {
       const int64_t layer_ns = (policy.lookahead() > 0 ? 60'000 : 50'000) + i % 7 * 1'000;
@@ -115,6 +115,27 @@ TEST(ExpertPolicyTest, PrefetchThatMakesLayersLongerIsGivenUp) {
     }
     EXPECT_EQ(policy.prefetches(), !tries);
     EXPECT_EQ(policy.lookahead(), tries ? 0 : 3);
+  }
+}
+
+TEST(ExpertPolicyTest, CostlyPredictionsAreMadeForNoMoreLeadThanACopyNeeds) {
+  std::vector<StrideMeasurement> heard;
+  for (const int64_t each_ns : {100, 5'000}) {
+    ExpertPolicyOptions options = Options(6);
+    options.weighs_prefetch = true;
+    ExpertPolicy policy(options, std::make_unique<Listener>(&heard));
+    for (int32_t i = 0; i < 600; ++i) {
+      const int64_t prediction_ns = policy.lookahead() * each_ns;
+      // Prefetch pays.
+      const int64_t layer_ns = (policy.lookahead() > 0 ? 50'000 : 90'000) + i % 7 * 1'000;
+      RunEvent(policy, i % 2 * 2, Demand({1, 2}),
+               {.layer_ns = layer_ns,
+                .link_busy_ns = 1'000,
+                .bytes_copied = 1'000'000,
+                .predicted = policy.lookahead(),
+                .prediction_ns = prediction_ns});
+    }
+    EXPECT_EQ(policy.lookahead(), each_ns == 100 ? 3 : 1);
   }
 }
 

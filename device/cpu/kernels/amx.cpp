@@ -32,19 +32,6 @@ constexpr int kResultCols = kGroups * kParts * kTile;
 constexpr int kInPlaceRowsMax = 10;
 constexpr int kPrefetchChunks = 8;
 
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-// The tile intrinsics do not tell the compiler what memory they read.
-inline void MemoryIsRead() {
-  __asm__ volatile("" ::: "memory");
-}
-
 inline int32_t Chunks(int32_t cols) {
   return (cols + kChunk - 1) / kChunk;
 }
@@ -323,7 +310,7 @@ class Product {
       config.rows[i] = kTile;
       config.row_bytes[i] = weights ? uint16_t{64} : column_bytes;
     }
-    MemoryIsRead();
+    MemoryIsUsed();
     _tile_loadconfig(&config);
   }
 
@@ -364,7 +351,7 @@ class Product {
       }
       first_tile[groups + 1] = tiles;
     }
-    MemoryIsRead();
+    MemoryIsUsed();
     const bool fetch = in_place_ && row_tiles == 2 && w[1].row_bytes != 64;
     const std::byte* ahead =
         fetch ? reinterpret_cast<const std::byte*>(Weights(row + 2 * kTile)) : nullptr;

@@ -1,5 +1,6 @@
 // AVX-512 (F, BW, VL, DQ) back end: a Vec is one register. See scalar.cpp for what each operation
-// has to do. For the sources that are compiled for these instructions only.
+// has to do. For the sources that are compiled for these instructions only, with what those for AMX
+// share.
 #pragma once
 
 #include <immintrin.h>
@@ -202,6 +203,20 @@ inline void Transpose(__m512i (&rows)[16]) {
     rows[4 + c] = _mm512_shuffle_i32x4(high01, high23, 0x88);
     rows[12 + c] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
   }
+}
+
+// Of AMX.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// The tile intrinsics do not tell the compiler what memory they read and write.
+inline void MemoryIsUsed() {
+  __asm__ volatile("" ::: "memory");
 }
 
 }  // namespace

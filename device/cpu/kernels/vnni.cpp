@@ -260,19 +260,6 @@ struct VnniInteger {
   }
 };
 
-// The tile intrinsics do not tell the compiler what memory they read and write.
-inline void MemoryIsUsed() {
-  __asm__ volatile("" ::: "memory");
-}
-
-struct alignas(64) TileShapes {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
 // Tiles of 16 activation rows times 16 weight rows: bytes with a sign, for those of kUInt4 are
 // small.
 struct AmxInteger : VnniInteger {
@@ -281,10 +268,10 @@ struct AmxInteger : VnniInteger {
   static constexpr int kTileZero = 0;
 
   static void BeginTiles() {
-    TileShapes shapes;
+    TileConfig config;
     const auto set = [&](int tile, int rows, int row_bytes) {
-      shapes.rows[tile] = static_cast<uint8_t>(rows);
-      shapes.row_bytes[tile] = static_cast<uint16_t>(row_bytes);
+      config.rows[tile] = static_cast<uint8_t>(rows);
+      config.row_bytes[tile] = static_cast<uint16_t>(row_bytes);
     };
     set(0, kTileRows, 4 * kTileWeights);   // sums
     set(1, kTileRows, kGroup);             // integers of activations
@@ -292,7 +279,7 @@ struct AmxInteger : VnniInteger {
     set(3, kTileRows, kLanes);             // integers of half a group
     set(4, kLanes / 4, 4 * kTileWeights);  // their codes
     MemoryIsUsed();
-    _tile_loadconfig(&shapes);
+    _tile_loadconfig(&config);
   }
   static void EndTiles() { _tile_release(); }
 

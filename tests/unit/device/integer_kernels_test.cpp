@@ -132,12 +132,12 @@ class IntegerKernels : public testing::TestWithParam<KernelSetting> {
   }
 
   // x [m, cols] times rows [first, first + rows) of w [stored, cols], which lies where readable
-  // memory ends.
+  // memory ends, as near as its scales allow.
   void ExpectDefinition(DType dtype, const QuantisedWeights& w, const TestWeights* bias,
                         int32_t first, int32_t rows, int32_t cols, const std::vector<float>& x) {
     const auto width = static_cast<size_t>(cols);
     const size_t m = x.size() / width;
-    const GuardedBytes weights(w.stored);
+    const GuardedBytes weights(w.stored, alignof(float));
     const auto stored = static_cast<int32_t>(w.values.size() / width);
     std::vector<float> out(m * static_cast<size_t>(rows), NAN);
     LinearJob job;

@@ -17,10 +17,10 @@
 
 namespace expertflow {
 
-// Memory that ends where nothing can be read any more.
+// Memory that ends where nothing can be read any more, or less than `alignment` bytes before.
 class GuardedBytes {
  public:
-  explicit GuardedBytes(const std::vector<uint8_t>& bytes) {
+  explicit GuardedBytes(const std::vector<uint8_t>& bytes, size_t alignment = 1) {
     constexpr size_t kPage = 4096;
     const size_t used = (bytes.size() + kPage - 1) / kPage * kPage;
     mapped_ = used + kPage;
@@ -28,7 +28,7 @@ class GuardedBytes {
         mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     EXPECT_NE(base_, MAP_FAILED);
     EXPECT_EQ(mprotect(base_ + used, kPage, PROT_NONE), 0);
-    data_ = base_ + used - bytes.size();
+    data_ = base_ + used - (bytes.size() + alignment - 1) / alignment * alignment;
     std::copy(bytes.begin(), bytes.end(), data_);
   }
   GuardedBytes(const GuardedBytes&) = delete;

@@ -143,11 +143,13 @@ Result<TraceShape> DecodeShape(std::span<const uint8_t> bytes, uint32_t version)
   }
   shape.model = cursor.TakeText();
   shape.config = cursor.TakeText();
-  for (int32_t e = 0; version > 1 && e < shape.experts_total() && cursor.ok; ++e) {
+  // What is left; CheckTraceShape() looks at how many there are.
+  while (version > 1 && cursor.ok && !cursor.left.empty()) {
     shape.block_bytes.push_back(cursor.Take<uint64_t>());
   }
-  if (!cursor.ok || !cursor.left.empty())
+  if (!cursor.ok || !cursor.left.empty() || (version > 1 && shape.block_bytes.empty())) {
     return InvalidArgument("the description has a wrong size");
+  }
   RETURN_IF_ERROR(CheckTraceShape(shape));
   return shape;
 }

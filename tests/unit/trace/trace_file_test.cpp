@@ -13,6 +13,7 @@
 
 #include "common/half.h"
 #include "common/mapped_file.h"
+#include "common/trace/trace_codec.h"
 #include "common/trace/trace_reader.h"
 #include "common/trace/trace_writer.h"
 
@@ -150,6 +151,17 @@ TEST(TraceFileTest, SizesThatCannotBeAreRefused) {
               HasSubstr("sizes of 312 blocks for 313 experts"));
   EXPECT_THAT(refused([](TraceShape* s) { s->block_bytes[3] = 0; }), HasSubstr("blocks of 0 to"));
   EXPECT_THAT(refused([](TraceShape* s) { s->expert_bytes = 5; }), HasSubstr("said to have 5"));
+}
+
+// The sizes are what is left of a description; numbers of experts are looked at before they add up.
+TEST(TraceFileTest, DescriptionsOfVersion2AreHostile) {
+  TraceShape shape = ShapeOfTwoSizes();
+  for (int32_t& experts : shape.experts) experts = std::numeric_limits<int32_t>::max();
+  EXPECT_THAT(trace_codec::DecodeShape(trace_codec::EncodeShape(shape), 2).status().message(),
+              HasSubstr("experts; expected 1 to"));
+  EXPECT_THAT(
+      trace_codec::DecodeShape(trace_codec::EncodeShape(SmallShape(0)), 2).status().message(),
+      HasSubstr("wrong size"));
 }
 
 TEST(TraceFileTest, AnyCutLosesAtMostTheBlockItFallsInto) {

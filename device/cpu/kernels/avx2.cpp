@@ -235,7 +235,7 @@ struct Avx2Integer {
   static void EndTiles() {}
 
   static Ints Set(int32_t value) { return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)}; }
-  static Ints Load(const int32_t* from) { return {LoadWords(from), LoadWords(from + 8)}; }
+  static Ints Load(const int32_t* from) { return {LoadBytes(from), LoadBytes(from + 8)}; }
   static Ints Widen(const uint8_t* from) {
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
@@ -304,9 +304,8 @@ struct Avx2Integer {
     } else {
       return DotsOfPairs(integers, [&](int pair) {
         const __m256i bytes = LoadBytes(codes + pair * kGroup);
-        return Halves{
-            Values<kDType>(_mm256_and_si256(bytes, _mm256_set1_epi8(15))),
-            Values<kDType>(_mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15)))};
+        return Halves{Values<kDType>(LowHalves<Avx2>(bytes)),
+                      Values<kDType>(HighHalves<Avx2>(bytes))};
       });
     }
   }
@@ -315,9 +314,8 @@ struct Avx2Integer {
     for (int pair = 0; pair < kChunkGroups / 2; ++pair) {
       const __m256i bytes = LoadBytes(codes + pair * kGroup);
       auto* to = reinterpret_cast<__m256i*>(raised + pair * 2 * kGroup);
-      _mm256_store_si256(to, Values<kDType>(_mm256_and_si256(bytes, _mm256_set1_epi8(15))));
-      _mm256_store_si256(to + 1, Values<kDType>(_mm256_and_si256(_mm256_srli_epi16(bytes, 4),
-                                                                 _mm256_set1_epi8(15))));
+      _mm256_store_si256(to, Values<kDType>(LowHalves<Avx2>(bytes)));
+      _mm256_store_si256(to + 1, Values<kDType>(HighHalves<Avx2>(bytes)));
     }
   }
   static Ints DotsOfRaised(const uint8_t* raised, const int8_t* integers) {
@@ -329,10 +327,7 @@ struct Avx2Integer {
 
   template <DType kDType>
   static void RaiseBlocks(const uint8_t* blocks, uint8_t* raised) {
-    using P = BlockPointer<Avx2, kDType>;
-    for (int64_t i = 0; i < kChunkGroups * kGroup; i += P::kElements) {
-      IntegersOf(P{blocks, i}, raised + i);
-    }
+    IntegersOfBlocks<Avx2, kDType>(blocks, kChunkGroups * kGroup, raised);
   }
   static Ints DotsOfBytes(const uint8_t* raised, const int8_t* integers) {
     return DotsOfGroups([&](int g) {
@@ -396,7 +391,6 @@ struct Avx2Integer {
   static __m256i LoadBytes(const void* from) {
     return _mm256_loadu_si256(static_cast<const __m256i*>(from));
   }
-  static __m256i LoadWords(const int32_t* from) { return LoadBytes(from); }
   // So many sums of two products fit 16 bits.
   template <DType kDType>
   static constexpr int kPairsThatFit =
@@ -508,8 +502,7 @@ struct Avx2Integer {
       return LoadBytes(codes);
     } else {
       const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
-      const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
-      const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
+      const __m128i low = LowHalves<Avx2>(bytes), high = HighHalves<Avx2>(bytes);
       return Values<kDType>(
           _mm256_set_m128i(_mm_unpackhi_epi64(low, high), _mm_unpacklo_epi64(low, high)));
     }

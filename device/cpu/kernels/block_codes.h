@@ -137,6 +137,13 @@ inline void IntegersOf(Q6KPointer<B> from, uint8_t* to) {
   }
 }
 
+// Of so many elements.
+template <typename B, DType kDType>
+inline void IntegersOfBlocks(const uint8_t* blocks, int64_t elements, uint8_t* to) {
+  using P = BlockPointer<B, kDType>;
+  for (int64_t i = 0; i < elements; i += P::kElements) IntegersOf(P{blocks, i}, to + i);
+}
+
 // --- whole blocks: to[i] is element i. B::StoreStepped() writes 16 of them.
 
 template <typename B>

@@ -3,8 +3,8 @@
 //
 // The sum, exactly (tests/unit/device/integer_kernels_test.cpp computes it in plain C++). Of each
 // group of kQuantisedGroup elements of an activation row:
-//   largest = max |x|, step = largest / 127, q = x * (127 / largest) to the nearest integer, to
-//   even largest < 2^-100: step = 0 and q = 0; something not finite: step = NaN and q = 0
+//   largest = max |x|, step = largest / 127, q = x * (127 / largest), rounded to nearest even
+//   where largest < 2^-100: step = 0, q = 0; where something is not finite: step = NaN, q = 0
 // and with the weights of that group: dot = sum of (code - zero point) * q, an integer. The output
 // is the dot product of float(dot) and (weight scale * step) over all groups, in 16 lanes as
 // device/ops.h has it for elements, and then the bias. Integers add up in any order, so
@@ -150,7 +150,7 @@ struct GroupCodes {
   // Of what I takes for a code less its zero point.
   float Scale(int64_t group) const {
     if constexpr (kDType == DType::kMxfp4) {
-      return Mxfp4Pointer<typename I::B>{codes, scales, nullptr, group * kGroup}.factor();
+      return E8m0Half<typename I::B>(static_cast<const uint8_t*>(scales)[group]);
     } else {
       return static_cast<const float*>(scales)[group];
     }

@@ -235,12 +235,9 @@ struct ScalarInteger {
   static Ints Widen(const uint8_t* from) {
     return Map([&](int i) { return int32_t{from[i]}; });
   }
-  // 2^(byte - 128): the scale of twice the values of e2m1. The two smallest are no normal numbers.
+  // E8m0Half() of 16 bytes.
   static Scalar::Vec TwoTo(const uint8_t* from) {
-    return Scalar::Map([&](int i) {
-      const uint32_t exponent = from[i];
-      return FloatFromBits(exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23);
-    });
+    return Scalar::Map([&](int i) { return E8m0Half<Scalar>(from[i]); });
   }
   static Ints Add(const Ints& a, const Ints& b) {
     return Map([&](int i) { return a.lane[i] + b.lane[i]; });

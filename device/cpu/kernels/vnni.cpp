@@ -79,23 +79,15 @@ struct VnniInteger {
         return MultiplyAdd(_mm512_setzero_si512(), Unsigned(codes + two * 64), integers + two * 64);
       });
     } else {
-      return DotsOfFours(integers, [&](int four) {
-        const __m512i bytes = _mm512_loadu_si512(codes + four * 64);
-        const __m512i mask = _mm512_set1_epi8(15);
-        return Halves{Values<kDType>(_mm512_and_si512(bytes, mask)),
-                      Values<kDType>(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask))};
-      });
+      return DotsOfFours(integers, [&](int four) { return HalvesOf<kDType>(codes + four * 64); });
     }
   }
   template <DType kDType>
   static void Raise(const uint8_t* codes, uint8_t* raised) {
-    const __m512i mask = _mm512_set1_epi8(15);
     for (int four = 0; four < kChunkGroups / 4; ++four) {
-      const __m512i bytes = _mm512_loadu_si512(codes + four * 64);
-      uint8_t* to = raised + four * 128;
-      _mm512_store_si512(to, Values<kDType>(_mm512_and_si512(bytes, mask)));
-      _mm512_store_si512(to + 64,
-                         Values<kDType>(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask)));
+      const Halves halves = HalvesOf<kDType>(codes + four * 64);
+      _mm512_store_si512(raised + four * 128, halves.low);
+      _mm512_store_si512(raised + four * 128 + 64, halves.high);
     }
   }
   static Ints DotsOfRaised(const uint8_t* raised, const int8_t* integers) {
@@ -107,10 +99,7 @@ struct VnniInteger {
 
   template <DType kDType>
   static void RaiseBlocks(const uint8_t* blocks, uint8_t* raised) {
-    using P = BlockPointer<Avx512, kDType>;
-    for (int64_t i = 0; i < kChunkGroups * kGroup; i += P::kElements) {
-      IntegersOf(P{blocks, i}, raised + i);
-    }
+    IntegersOfBlocks<Avx512, kDType>(blocks, kChunkGroups * kGroup, raised);
   }
   static Ints DotsOfBytes(const uint8_t* raised, const int8_t* integers) {
     return DotsOfTwos([&](int two) {
@@ -205,6 +194,14 @@ struct VnniInteger {
       return codes;
     }
   }
+  // The values of 64 bytes of codes.
+  template <DType kDType>
+  static Halves HalvesOf(const uint8_t* codes) {
+    const __m512i bytes = _mm512_loadu_si512(codes);
+    const __m512i mask = _mm512_set1_epi8(15);
+    return {Values<kDType>(_mm512_and_si512(bytes, mask)),
+            Values<kDType>(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), mask))};
+  }
   // `sums(two)`: eight sums of each of two groups.
   template <typename Sums>
   static Ints DotsOfTwos(const Sums& sums) {
@@ -248,9 +245,7 @@ struct VnniInteger {
       return Unsigned(codes);
     } else {
       const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
-      const __m256i mask = _mm256_set1_epi8(15);
-      const __m256i low = _mm256_and_si256(bytes, mask);
-      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), mask);
+      const __m256i low = LowHalves<Avx512>(bytes), high = HighHalves<Avx512>(bytes);
       const __m512i both =
           _mm512_permutex2var_epi64(_mm512_castsi256_si512(_mm256_unpacklo_epi64(low, high)),
                                     _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),

@@ -17,6 +17,13 @@ struct BF16 {
   uint16_t bits;
 };
 
+// 2^(exponent - 128): half of what a scale byte of kMxfp4 stands for. The two smallest are no
+// normal numbers.
+template <typename B>
+inline float E8m0Half(uint32_t exponent) {
+  return __builtin_bit_cast(float, exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23);
+}
+
 // Where element `at` of a quantised matrix lies (common/dtype.h). Rows are whole groups, so that a
 // row begins `cols` elements after the one before it, as with other types.
 template <typename B, DType kDType>
@@ -40,9 +47,7 @@ struct QuantisedPointer {
   // bits in a binary16, which is a 256th of it: both leave the product as it is.
   float factor() const {
     if constexpr (kDType == DType::kMxfp4) {
-      const uint32_t exponent = static_cast<const uint8_t*>(scales)[group()];
-      // 2^(exponent - 128); the two smallest are no normal numbers.
-      return __builtin_bit_cast(float, exponent < 2 ? 0x200000u << exponent : (exponent - 1) << 23);
+      return E8m0Half<B>(static_cast<const uint8_t*>(scales)[group()]);
     }
     const float scale = static_cast<const float*>(scales)[group()];
     return kDType == DType::kFp8 ? scale * 256.0f : scale;

@@ -1,5 +1,6 @@
 // Compute times of one model on one machine, fitted to what was measured there: for machines that
-// are at hand, where a roofline of data-sheet rates would say little. Pure.
+// are at hand, where a roofline of data-sheet rates would say little. Costs may also be chosen, for
+// a device that stands for no machine. Pure.
 #pragma once
 
 #include <cstdint>

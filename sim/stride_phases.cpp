@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "predictor/core/dynamic_stride.h"
+#include "sim/measured_times.h"
 #include "sim/synthetic_routing.h"
 
 namespace expertflow {
@@ -17,13 +18,8 @@ constexpr int32_t kExperts = 60;
 constexpr int32_t kTopK = 4;
 constexpr uint64_t kExpertBytes = 4'000'000;
 
-struct PhaseTimes final : public ComputeTimes {
-  int64_t BeforeExpertsNs(int32_t, int32_t, int64_t) const override { return 100'000; }
-  int64_t ExpertsNs(int32_t, int32_t experts, int32_t) const override {
-    return 10'000 + int64_t{40'000} * experts;
-  }
-  int64_t StepEndNs(int32_t) const override { return 200'000; }
-};
+constexpr MeasuredCosts kCosts = {
+    .layer = 100'000, .experts = 10'000, .expert = 40'000, .step_end = 200'000};
 
 constexpr uint64_t kGigabyte = 1'000'000'000;
 constexpr StridePhasesSetting kSettings[] = {
@@ -112,7 +108,7 @@ Result<DeviceSimResult> StridePhases::Run(std::unique_ptr<StrideController> stri
   options.stride = std::move(stride);
   options.predictions = &predictions;
   options.prefetch = prefetch;
-  return SimulateDevice(trace_, lockstep_, PhaseTimes(), std::move(options));
+  return SimulateDevice(trace_, lockstep_, MeasuredTimes(kCosts), std::move(options));
 }
 
 Result<DeviceSimResult> StridePhases::RunDynamic() const {

@@ -10,6 +10,7 @@
 #include "launch/bench/bench_host.h"
 #include "launch/bench/job_benches.h"
 #include "sim/arms.h"
+#include "sim/measured_times.h"
 #include "sim/synthetic_routing.h"
 
 namespace expertflow {
@@ -26,13 +27,8 @@ constexpr int32_t kTokens = 1024;
 constexpr double kResident = 0.5;
 constexpr double kGoalMillions = 2;
 
-struct Compute final : public ComputeTimes {
-  int64_t BeforeExpertsNs(int32_t, int32_t, int64_t) const override { return 60'000; }
-  int64_t ExpertsNs(int32_t, int32_t experts, int32_t) const override {
-    return 10'000 + int64_t{25'000} * experts;
-  }
-  int64_t StepEndNs(int32_t) const override { return 300'000; }
-};
+constexpr MeasuredCosts kCosts = {
+    .layer = 60'000, .experts = 10'000, .expert = 25'000, .step_end = 300'000};
 
 }  // namespace
 
@@ -68,8 +64,9 @@ Result<BenchReport> BenchSimulator(const BenchSetup& setup) {
       arm.options.link_bytes_per_second = 25'000'000'000;
       arm.options.link_latency_ns = 10'000;
       const int64_t begin_ns = ThreadCpuNs();
-      ASSIGN_OR_RETURN(const DeviceSimResult result,
-                       SimulateDevice(trace, lockstep, Compute(), std::move(arm.options)));
+      ASSIGN_OR_RETURN(
+          const DeviceSimResult result,
+          SimulateDevice(trace, lockstep, MeasuredTimes(kCosts), std::move(arm.options)));
       const int64_t ns = ThreadCpuNs() - begin_ns;
       millions.push_back(static_cast<double>(result.events) * 1e3 / static_cast<double>(ns));
       note = fmt::format("{:.0f} ns an event, {:.2f} misses each", 1e3 / millions.back(),

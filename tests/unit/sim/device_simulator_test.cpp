@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/measured_times.h"
 #include "sim/replay.h"
 #include "sim/synthetic_routing.h"
 
@@ -17,13 +18,8 @@ namespace {
 
 constexpr uint64_t kExpertBytes = 4'000'000;
 
-struct Compute final : public ComputeTimes {
-  int64_t BeforeExpertsNs(int32_t, int32_t, int64_t) const override { return 100'000; }
-  int64_t ExpertsNs(int32_t, int32_t experts, int32_t) const override {
-    return 10'000 + int64_t{40'000} * experts;
-  }
-  int64_t StepEndNs(int32_t) const override { return 200'000; }
-};
+constexpr MeasuredCosts kCosts = {
+    .layer = 100'000, .experts = 10'000, .expert = 40'000, .step_end = 200'000};
 
 RoutingTrace Trace(int32_t layers, int32_t experts, int32_t sequences, int32_t tokens,
                    uint64_t seed = 1) {
@@ -54,7 +50,7 @@ DeviceSimOptions Options(int32_t slots, uint64_t link_bytes_per_second) {
 
 DeviceSimResult Simulate(const RoutingTrace& trace, const Lockstep& lockstep,
                          DeviceSimOptions options) {
-  auto result = SimulateDevice(trace, lockstep, Compute(), std::move(options));
+  auto result = SimulateDevice(trace, lockstep, MeasuredTimes(kCosts), std::move(options));
   EXPECT_TRUE(result.ok()) << result.status().ToString();
   return result.ok() ? *std::move(result) : DeviceSimResult{};
 }

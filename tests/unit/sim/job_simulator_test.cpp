@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "predictor/core/dynamic_stride.h"
+#include "sim/measured_times.h"
 #include "sim/shared_link.h"
 #include "sim/synthetic_routing.h"
 #include "worker/schedule/kv_blocks.h"
@@ -21,15 +22,12 @@ constexpr uint64_t kExpertBytes = 4'000'000;
 constexpr int32_t kLayers = 4;
 constexpr int32_t kExperts = 16;
 
-struct Compute final : public ComputeTimes {
-  int64_t BeforeExpertsNs(int32_t, int32_t rows, int64_t) const override {
-    return 100'000 + int64_t{1'000} * rows;
-  }
-  int64_t ExpertsNs(int32_t, int32_t experts, int32_t) const override {
-    return 10'000 + int64_t{40'000} * experts;
-  }
-  int64_t StepEndNs(int32_t rows) const override { return 200'000 + int64_t{5'000} * rows; }
-};
+constexpr MeasuredCosts kCosts = {.layer = 100'000,
+                                  .layer_row = 1'000,
+                                  .experts = 10'000,
+                                  .expert = 40'000,
+                                  .step_end = 200'000,
+                                  .step_end_row = 5'000};
 
 RoutingTrace Trace(int32_t sequences, int32_t tokens) {
   SyntheticRouting options;
@@ -91,7 +89,7 @@ std::vector<SimRequest> Requests(const RoutingTrace& trace, int64_t every_ns, in
 
 SimJobResult RunJob(const RoutingTrace& trace, const std::vector<SimRequest>& requests,
                     const SimDeviceMaker& maker, const SimJobOptions& options) {
-  auto result = SimulateJob(trace, requests, Compute(), maker, options);
+  auto result = SimulateJob(trace, requests, MeasuredTimes(kCosts), maker, options);
   EXPECT_TRUE(result.ok()) << result.status().ToString();
   return result.ok() ? *std::move(result) : SimJobResult{};
 }
@@ -119,7 +117,8 @@ TEST(JobSimulatorTest, OneAtATimeIsTheDevicesOwnSimulation) {
     const Lockstep lockstep = MakeRecordedSteps(trace, rows);
     auto device = maker.Make(lockstep);
     ASSERT_TRUE(device.ok());
-    const auto alone = SimulateDevice(trace, lockstep, Compute(), std::move(device->options));
+    const auto alone =
+        SimulateDevice(trace, lockstep, MeasuredTimes(kCosts), std::move(device->options));
     ASSERT_TRUE(alone.ok());
     ASSERT_EQ(job.devices.size(), 1u);
     EXPECT_EQ(job.devices[0].digest, alone->digest);
@@ -209,7 +208,7 @@ TEST(JobSimulatorTest, ARequestThatNeverFitsIsNamed) {
   const RoutingTrace trace = Trace(1, 60);
   SimJobOptions options = Options(1);
   options.kv_blocks = KvBlocks::BlocksFor(60) - 1;
-  const auto job = SimulateJob(trace, Requests(trace, 0, 5), Compute(),
+  const auto job = SimulateJob(trace, Requests(trace, 0, 5), MeasuredTimes(kCosts),
                                Maker(trace, 24, 8'000'000'000, false), options);
   ASSERT_FALSE(job.ok());
   EXPECT_NE(job.status().message().find("request 0 has 60 tokens"), std::string::npos);

@@ -159,19 +159,21 @@ void NoisyOracle::Predict(size_t step, int32_t target, int32_t distance,
   for (const Lockstep::Row& row : lockstep_.RowsOf(step)) {
     if (row.prefill) continue;
     const std::span<const uint16_t> chosen = trace_.ChosenAt(row.row, target);
-    used_.assign(experts, 0);
-    for (const uint16_t expert : chosen) {
-      if (expert < experts) used_[expert] = 1;
+    if (!std::isfinite(shift)) {
+      for (const uint16_t expert : chosen) {
+        if (expert < experts) probability_ppm[expert] = 1'000'000;
+      }
+      continue;
     }
     const uint64_t at = (row.row * 4096 + static_cast<uint64_t>(target)) * 64 + j;
     Random random(seed_ ^ at * 0x9e3779b97f4a7c15u);
+    scores_.resize(experts);
+    for (float& score : scores_) score = random.Normal();
+    for (const uint16_t expert : chosen) {
+      if (expert < experts) scores_[expert] += shift;
+    }
     for (size_t e = 0; e < experts; ++e) {
-      const bool used = used_[e] != 0;
-      float p = used ? 1.0F : 0.0F;
-      if (std::isfinite(shift)) {
-        const float score = random.Normal() + (used ? shift : 0.0F);
-        p = 1 / (1 + std::exp(-(shift * score - shift * shift / 2 + prior)));
-      }
+      const float p = 1 / (1 + std::exp(-(shift * scores_[e] - shift * shift / 2 + prior)));
       probability_ppm[e] = AnyOfPpm(probability_ppm[e], static_cast<uint32_t>(p * 1e6F));
     }
   }

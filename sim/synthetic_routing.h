@@ -49,7 +49,7 @@ class NoisyOracle final : public PredictionSource {
   std::vector<double> recall_;
   std::vector<std::vector<float>> shift_;  // [distance][layer]; infinite: the truth
   uint64_t seed_;
-  std::vector<uint8_t> used_;  // scratch: by expert of the target
+  std::vector<float> scores_;  // scratch: by expert of the target
 };
 
 // How often the sequence has used each expert so far, as MoE-Infinity's activation tracing and

@@ -57,11 +57,13 @@ ExpertCache::ExpertCache(ExpertCacheOptions options) : options_(std::move(option
   CHECK(!options_.slots.empty());
   layer_steps_.assign(options_.experts.size(), 0);
   layer_predicted_.assign(options_.experts.size(), 0);
+  speculative_loads_.resize(options_.experts.size());
   for (int32_t l = 0; l <= moe_layers_; ++l) {
     step_distance_.push_back(kDistanceUnit * static_cast<uint32_t>(l) /
                              static_cast<uint32_t>(std::max(moe_layers_, 1)));
   }
   records_.resize(total);
+  rank_numbers_.resize(total);
   MakeSlots();
   decisions_.reserve(static_cast<size_t>(widest));
   wrong_.reserve(static_cast<size_t>(widest));
@@ -69,10 +71,9 @@ ExpertCache::ExpertCache(ExpertCacheOptions options) : options_(std::move(option
   miss_rank_.reserve(static_cast<size_t>(widest));
   for (size_t l = 0; l < options_.experts.size(); ++l) {
     for (size_t c = 0; c < classes_.size(); ++c) {
-      LayerCandidates& own = candidates_.emplace_back();
+      LayerFirst& own = firsts_.emplace_back();
       own.layer = LayerId(static_cast<int32_t>(l));
       own.slot_class = static_cast<uint8_t>(c);
-      own.all.reserve(static_cast<size_t>(options_.experts[l]));
     }
   }
   stats_.thrashing = open_slots_ < options_.top_k * moe_layers_;
@@ -135,6 +136,13 @@ ExpertCache::Rank ExpertCache::RankOf(const Record& record, LayerId layer,
   if (!forecast_.empty() && prediction_ppm == 0) {
     return RankAt(forecast_[static_cast<size_t>(&record - records_.data())]);
   }
+  Rank rank = OwnRank(record, layer, prediction_ppm);
+  rank.distance += StepDistance(layer);
+  return rank;
+}
+
+ExpertCache::Rank ExpertCache::OwnRank(const Record& record, LayerId layer,
+                                       uint32_t prediction_ppm) const {
   const uint32_t step = layer_steps_[layer.index()];
   const bool recent = record.last_use > 0 && step - record.updated <= 1;
   const bool high = prediction_ppm >= options_.high_probability_ppm ||
@@ -144,8 +152,7 @@ ExpertCache::Rank ExpertCache::RankOf(const Record& record, LayerId layer,
   const uint32_t next = prediction_ppm > 0
                             ? static_cast<uint32_t>(uint64_t{prediction_ppm} * kOne / 1'000'000)
                             : rate;
-  const uint32_t wait = kDistanceUnit * (kOne - std::min(next, kOne)) / rate;
-  return {!high, StepDistance(layer) + wait};
+  return {!high, kDistanceUnit * (kOne - std::min(next, kOne)) / rate};
 }
 
 void ExpertCache::Touch(Record& record, uint32_t layer_step, int32_t rows) {
@@ -158,66 +165,119 @@ void ExpertCache::Touch(Record& record, uint32_t layer_step, int32_t rows) {
   record.last_use = event_;
 }
 
-void ExpertCache::ForgetCandidates() {
-  for (LayerCandidates& own : candidates_) own.valid = false;
+void ExpertCache::ForgetFirsts() {
+  for (LayerFirst& own : firsts_) own.known = false;
 }
 
-void ExpertCache::ForgetCandidates(LayerId layer) {
+void ExpertCache::ForgetFirst(LayerId layer) {
   const size_t first = layer.index() * classes_.size();
-  for (size_t c = 0; c < classes_.size(); ++c) candidates_[first + c].valid = false;
+  for (size_t c = 0; c < classes_.size(); ++c) firsts_[first + c].known = false;
 }
 
 void ExpertCache::AddCandidate(const Slot& slot) {
   classes_[slot.slot_class].leaving.Set(slot.record, true);
-  LayerCandidates& own = candidates_[slot.key.layer.index() * classes_.size() + slot.slot_class];
-  if (!own.valid) return;
-  // Made in an earlier event, its ranks are not today's.
-  if (own.event != event_) {
-    own.valid = false;
+  LayerFirst& own = FirstOf(slot);
+  const Record& record = records_[slot.record];
+  if (own.numbered) {
+    rank_numbers_[slot.record] = RankNumber(OwnRank(record, own.layer, record.prediction_ppm));
+  }
+  if (!own.known) return;
+  // Found in an earlier event, a rank of another kind is not today's.
+  if (own.event != event_ && !RanksByItself()) {
+    own.known = false;
     return;
   }
+  Offer(&own, CandidateAt(slot.record, RankOf(record, own.layer, record.prediction_ppm)));
+}
+
+void ExpertCache::RankAgain(const Slot& slot) {
+  LayerFirst& own = FirstOf(slot);
   const Record& record = records_[slot.record];
-  own.Add({RankOf(record, slot.key.layer, record.prediction_ppm), record.last_use,
-           static_cast<int32_t>(&slot - slots_.data())});
-}
-
-void ExpertCache::LayerCandidates::Add(const Candidate& candidate) {
-  all.push_back(candidate);
-  if (heaped) {
-    std::push_heap(all.begin(), all.end(), LeavesLater);
-  } else if (LeavesLater(all[first], candidate)) {
-    first = all.size() - 1;
+  const uint32_t before = rank_numbers_[slot.record];
+  if (own.numbered) {
+    rank_numbers_[slot.record] = RankNumber(OwnRank(record, own.layer, record.prediction_ppm));
   }
-}
-
-void ExpertCache::LayerCandidates::DropFirst() {
-  if (heaped) {
-    std::pop_heap(all.begin(), all.end(), LeavesLater);
-  } else {
-    all[first] = all.back();
+  if (!own.known) return;
+  const Rank first = {own.rank.low, own.rank.distance - own.step_distance};
+  if (!RanksByItself() || before == RankNumber(first)) {
+    own.known = false;
+    return;
   }
-  all.pop_back();
-  if (heaped) return;
-  std::make_heap(all.begin(), all.end(), LeavesLater);
-  heaped = true;
+  Offer(&own, CandidateAt(slot.record, RankOf(record, own.layer, record.prediction_ppm)));
 }
 
-void ExpertCache::CollectCandidates(LayerCandidates* own) {
-  const size_t layer = own->layer.index();
-  own->valid = true;
+// REQUIRES: own->known
+void ExpertCache::Offer(LayerFirst* own, const Candidate& candidate) {
+  const Rank first = own->nobody ? Rank{false, 0} : RankNow(*own);
+  if (!own->nobody && candidate.rank < first) return;
+  const bool alone = own->nobody || candidate.rank > first;
+  own->nobody = false;
   own->event = event_;
   own->step_distance = StepDistance(own->layer);
-  own->heaped = false;
-  const auto experts = static_cast<size_t>(options_.experts[layer]);
-  own->all.clear();
-  size_t first = 0;
-  for (const size_t r : classes_[own->slot_class].leaving.Those(layer_base_[layer], experts)) {
-    const Record& record = records_[r];
-    own->all.push_back(
-        {RankOf(record, own->layer, record.prediction_ppm), record.last_use, record.slot});
-    if (LeavesLater(own->all[first], own->all.back())) first = own->all.size() - 1;
+  own->rank = candidate.rank;
+  if (alone) {
+    own->slot = candidate.slot;
+  } else if (RanksByItself()) {
+    own->slot = -1;
+  } else {
+    own->known = false;
   }
-  own->first = first;
+}
+
+void ExpertCache::NumberThose(LayerFirst* own) {
+  if (own->numbered) return;
+  own->numbered = true;
+  const size_t layer = own->layer.index();
+  const auto experts = static_cast<size_t>(options_.experts[layer]);
+  for (const size_t r : classes_[own->slot_class].leaving.Those(layer_base_[layer], experts)) {
+    rank_numbers_[r] = RankNumber(OwnRank(records_[r], own->layer, records_[r].prediction_ppm));
+  }
+}
+
+ExpertCache::Candidate ExpertCache::FindByScan(const LayerFirst& own) {
+  const size_t layer = own.layer.index();
+  const auto experts = static_cast<size_t>(options_.experts[layer]);
+  Candidate first = {.slot = -1};
+  for (const size_t r : classes_[own.slot_class].leaving.Those(layer_base_[layer], experts)) {
+    const Candidate now =
+        CandidateAt(r, RankOf(records_[r], own.layer, records_[r].prediction_ppm));
+    if (first.slot < 0 || LeavesLater(first, now)) first = now;
+  }
+  return first;
+}
+
+// Unless something else has to be asked for some of its experts.
+bool ExpertCache::RanksByForecast(LayerId layer) const {
+  return !forecast_.empty() && !stats_.ranks_by_recency && layer_predicted_[layer.index()] == 0;
+}
+
+void ExpertCache::FindFirst(LayerFirst* own) {
+  own->known = true;
+  own->event = event_;
+  own->step_distance = StepDistance(own->layer);
+  own->slot = -1;
+  const size_t layer = own->layer.index();
+  const auto experts = static_cast<size_t>(options_.experts[layer]);
+  const LeavingExperts& leaving = classes_[own->slot_class].leaving;
+  if (RanksByItself()) {
+    NumberThose(own);
+    const uint32_t number = leaving.Farthest(rank_numbers_, layer_base_[layer], experts);
+    own->nobody = number == 0;
+    if (own->nobody) return;
+    own->rank = RankFromNumber(number);
+    own->rank.distance += own->step_distance;
+    return;
+  }
+  if (RanksByForecast(own->layer)) {
+    const uint32_t farthest = leaving.Farthest(forecast_, layer_base_[layer], experts);
+    own->nobody = false;
+    own->rank = RankAt(farthest);
+    if (farthest > 0) return;
+  }
+  const Candidate first = FindByScan(*own);
+  own->nobody = first.slot < 0;
+  own->rank = first.rank;
+  own->slot = first.slot;
 }
 
 // A forecast is of one event, and recency moves on while predictions stand still.
@@ -225,19 +285,11 @@ bool ExpertCache::MoveTogether(LayerId layer) const {
   return forecast_.empty() && !(stats_.ranks_by_recency && layer_predicted_[layer.index()] != 0);
 }
 
-const ExpertCache::Candidate* ExpertCache::FirstToLeave(LayerCandidates* own, Rank* rank) {
-  if (!own->valid || (own->event != event_ && !MoveTogether(own->layer))) CollectCandidates(own);
-  if (own->all.empty()) return nullptr;
-  *rank = RankNow(*own, own->First());
-  return &own->First();
-}
-
-ExpertCache::Rank ExpertCache::RankNow(const LayerCandidates& own,
-                                       const Candidate& candidate) const {
-  Rank rank = candidate.rank;
+ExpertCache::Rank ExpertCache::RankNow(const LayerFirst& own) const {
+  Rank rank = own.rank;
   if (own.event == event_) return rank;
   if (stats_.ranks_by_recency) {
-    return RankOf(records_[slots_[static_cast<size_t>(candidate.slot)].record], own.layer, 0);
+    return RankOf(records_[slots_[static_cast<size_t>(own.slot)].record], own.layer, 0);
   }
   rank.distance += StepDistance(own.layer) - own.step_distance;
   return rank;
@@ -259,27 +311,18 @@ int32_t ExpertCache::OldestSlot(const ClassSlots& own) const {
   return oldest;
 }
 
-uint32_t ExpertCache::FarthestByForecast(const ClassSlots& own,
-                                         const LayerCandidates& layer) const {
-  const size_t l = layer.layer.index();
-  const bool collected = layer.valid && layer.event == event_;
-  if (forecast_.empty() || stats_.ranks_by_recency || layer_predicted_[l] != 0 || collected) {
-    return 0;
-  }
-  return own.leaving.Farthest(forecast_, layer_base_[l], static_cast<size_t>(options_.experts[l]));
-}
-
-ExpertCache::Candidate ExpertCache::FirstAt(const ClassSlots& own, LayerId layer,
-                                            uint32_t distance) const {
-  const size_t base = layer_base_[layer.index()];
-  const size_t end = base + static_cast<size_t>(options_.experts[layer.index()]);
+int32_t ExpertCache::FirstAt(const LayerFirst& own, std::span<const uint32_t> numbers,
+                             uint32_t number) const {
+  const LeavingExperts& leaving = classes_[own.slot_class].leaving;
+  const size_t base = layer_base_[own.layer.index()];
+  const size_t end = base + static_cast<size_t>(options_.experts[own.layer.index()]);
   Candidate first = {.slot = -1};
   for (size_t r = base; r < end; ++r) {
-    if (forecast_[r] != distance || !own.leaving.MayLeave(r)) continue;
-    const Candidate now = {RankAt(distance), records_[r].last_use, records_[r].slot};
+    if (numbers[r] != number || !leaving.MayLeave(r)) continue;
+    const Candidate now = CandidateAt(r, own.rank);
     if (first.slot < 0 || LeavesLater(first, now)) first = now;
   }
-  return first;
+  return first.slot;
 }
 
 int32_t ExpertCache::Victim(const ClassSlots& own, const Rank& newcomer) {
@@ -288,29 +331,27 @@ int32_t ExpertCache::Victim(const ClassSlots& own, const Rank& newcomer) {
   if (slots_ready_ == 0) return -1;
   if (plain_lru_) return OldestSlot(own);
   Candidate worst;
-  LayerCandidates* from = nullptr;  // of `worst`
+  LayerFirst* from = nullptr;  // of `worst`
   const size_t classes = classes_.size();
-  for (auto at = static_cast<size_t>(&own - classes_.data()); at < candidates_.size();
-       at += classes) {
-    LayerCandidates& layer = candidates_[at];
-    Candidate now;
-    const uint32_t farthest = FarthestByForecast(own, layer);
-    if (farthest > 0) {
-      layer.valid = false;  // who leaves is not told to it
-      if (from != nullptr && RankAt(farthest) < worst.rank) continue;
-      now = FirstAt(own, layer.layer, farthest);
-    } else {
-      const Candidate* first = FirstToLeave(&layer, &now.rank);
-      if (first == nullptr) continue;
-      now.last_use = first->last_use;
-      now.slot = first->slot;
+  for (auto at = static_cast<size_t>(&own - classes_.data()); at < firsts_.size(); at += classes) {
+    LayerFirst& layer = firsts_[at];
+    if (!layer.known || (layer.event != event_ && !MoveTogether(layer.layer))) FindFirst(&layer);
+    if (layer.nobody) continue;
+    const Rank rank = RankNow(layer);
+    if (from != nullptr && rank < worst.rank) continue;
+    if (layer.slot < 0) {
+      const uint32_t distance = layer.rank.distance - layer.step_distance;
+      layer.slot = RanksByItself()
+                       ? FirstAt(layer, rank_numbers_, RankNumber({layer.rank.low, distance}))
+                       : FirstAt(layer, forecast_, layer.rank.distance);
     }
+    const Candidate now = CandidateAt(slots_[static_cast<size_t>(layer.slot)].record, rank);
     if (from != nullptr && !LeavesLater(worst, now)) continue;
     worst = now;
     from = &layer;
   }
   if (from == nullptr || !(worst.rank > newcomer)) return -1;
-  if (from->valid) from->DropFirst();
+  from->known = false;
   return worst.slot;
 }
 
@@ -349,13 +390,18 @@ SlotRef ExpertCache::Claim(ExpertKey key, const Rank& newcomer, bool may_evict, 
   slot.state = SlotState::kLoading;
   slot.pins = 0;
   slot.speculative = for_prefetch;
-  speculative_loads_ += for_prefetch ? 1 : 0;
+  if (for_prefetch) speculative_loads_[key.layer.index()].push_back(chosen);
   ++slot.generation;
   ++slots_used_;
   ++own.used;
   records_[record].slot = chosen;
   LinkByUse(chosen);
   return {SlotId(chosen), slot.generation};
+}
+
+void ExpertCache::EndSpeculativeLoad(const Slot& slot) {
+  std::vector<int32_t>& loads = speculative_loads_[slot.key.layer.index()];
+  std::erase(loads, static_cast<int32_t>(&slot - slots_.data()));
 }
 
 void ExpertCache::LinkByUse(int32_t slot) {
@@ -396,7 +442,7 @@ void ExpertCache::Unlink(int32_t slot) {
 }
 
 void ExpertCache::Release(Slot& slot) {
-  if (slot.state == SlotState::kLoading && slot.speculative) --speculative_loads_;
+  if (slot.state == SlotState::kLoading && slot.speculative) EndSpeculativeLoad(slot);
   records_[slot.record].slot = -1;
   classes_[slot.slot_class].leaving.Set(slot.record, false);
   slot.key = {};
@@ -414,27 +460,29 @@ void ExpertCache::Release(Slot& slot) {
 std::span<const SlotRef> ExpertCache::WrongPrefetches(LayerId layer,
                                                       std::span<const LayerDemand> demands) {
   wrong_.clear();
-  if (speculative_loads_ == 0) return wrong_;
+  const std::vector<int32_t>& loads = speculative_loads_[layer.index()];
+  if (loads.empty()) return wrong_;
   const bool decodes = std::any_of(demands.begin(), demands.end(),
                                    [](const LayerDemand& d) { return d.decode_rows > 0; });
   if (!decodes) return wrong_;
-  size_t next = 0;
-  for (int32_t e = 0; e < options_.experts[layer.index()]; ++e) {
-    while (next < demands.size() && demands[next].expert.value < e) ++next;
-    if (next < demands.size() && demands[next].expert.value == e) continue;
-    const int32_t s = records_[layer_base_[layer.index()] + static_cast<size_t>(e)].slot;
-    if (s < 0) continue;
+  for (const int32_t s : loads) {
     const Slot& slot = slots_[static_cast<size_t>(s)];
-    if (slot.state == SlotState::kLoading && slot.speculative) {
-      wrong_.push_back({SlotId(s), slot.generation});
-    }
+    const auto asked = std::lower_bound(
+        demands.begin(), demands.end(), slot.key.expert,
+        [](const LayerDemand& d, ExpertId expert) { return d.expert.value < expert.value; });
+    if (asked != demands.end() && asked->expert == slot.key.expert) continue;
+    wrong_.push_back({SlotId(s), slot.generation});
   }
+  // In the order of the experts.
+  std::sort(wrong_.begin(), wrong_.end(), [&](const SlotRef& a, const SlotRef& b) {
+    return KeyOf(a.slot).expert.value < KeyOf(b.slot).expert.value;
+  });
   return wrong_;
 }
 
 void ExpertCache::UseForecast(std::span<const uint32_t> distance) {
   CHECK(distance.empty() || distance.size() == records_.size());
-  if (!distance.empty() || !forecast_.empty()) ForgetCandidates();
+  if (!distance.empty() || !forecast_.empty()) ForgetFirsts();
   forecast_ = distance;
 }
 
@@ -445,7 +493,7 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
   event_open_ = true;
   layer_ = layer;
   ++event_;
-  ForgetCandidates(layer);
+  ForgetFirst(layer);
   decisions_.clear();
   miss_order_.clear();
   miss_rank_.clear();
@@ -458,6 +506,8 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
     ++step;
     CountStep(layer, demands);
     ForgetPredictions(layer);
+    const size_t first = layer.index() * classes_.size();
+    for (size_t c = 0; c < classes_.size(); ++c) firsts_[first + c].numbered = false;
   }
 
   int32_t previous = -1;
@@ -480,8 +530,8 @@ std::span<const DemandDecision> ExpertCache::BeginLayer(LayerId layer,
       ++(ready ? stats_.hits : stats_.late_hits);
       if (demand.decode_rows > 0) LinkByUse(record.slot);
       if (slot.speculative) {
+        if (!ready) EndSpeculativeLoad(slot);
         slot.speculative = false;
-        speculative_loads_ -= ready ? 0 : 1;
         ++(ready ? stats_.prefetch_hits : stats_.prefetch_late_hits);
         stats_.bytes_prefetch_used += options_.block_bytes[Index(key)];
       }
@@ -552,10 +602,10 @@ void ExpertCache::CompareWithLru(std::span<const LayerDemand> demands, size_t ba
   const uint64_t lru = stats_.lru_misses;
   if (stats_.ranks_by_recency) {
     stats_.ranks_by_recency = stats_.decode_misses > lru + lru / 400;
-    if (!stats_.ranks_by_recency) ForgetCandidates();
+    if (!stats_.ranks_by_recency) ForgetFirsts();
   } else if (stats_.decode_misses > lru + lru / 200 + static_cast<uint64_t>(open_slots_) / 2 + 16) {
     stats_.ranks_by_recency = true;
-    ForgetCandidates();
+    ForgetFirsts();
     ++stats_.lru_switches;
     digest_.Fold(uint64_t{8} << 56 | event_);
   }
@@ -592,9 +642,13 @@ void ExpertCache::EndLayer() {
 
 void ExpertCache::Predict(Record& record, LayerId layer, uint32_t probability_ppm) {
   record.prediction_ppm = std::max(probability_ppm, 1u);
-  layer_predicted_[layer.index()] = 1;
-  ForgetCandidates(layer);
   plain_lru_ = false;
+  // The first one of a layer turns what is known of it into something of another kind.
+  if (layer_predicted_[layer.index()] == 0 && !RanksByItself()) ForgetFirst(layer);
+  layer_predicted_[layer.index()] = 1;
+  if (record.slot >= 0 && MayLeave(slots_[static_cast<size_t>(record.slot)])) {
+    RankAgain(slots_[static_cast<size_t>(record.slot)]);
+  }
 }
 
 void ExpertCache::ForgetPredictions(LayerId layer) {
@@ -647,7 +701,7 @@ bool ExpertCache::CloseSlots(int32_t count) {
   }
   for (Slot& slot : closing) {
     if (slot.state == SlotState::kFree) continue;
-    ForgetCandidates(slot.key.layer);
+    ForgetFirst(slot.key.layer);
     Evict(slot, false);
   }
   open_slots_ -= count;
@@ -672,7 +726,7 @@ void ExpertCache::OnLoaded(SlotRef ref) {
   ++slots_ready_;
   if (slot.speculative) {
     stats_.bytes_prefetch += options_.block_bytes[Index(slot.key)];
-    --speculative_loads_;
+    EndSpeculativeLoad(slot);
   }
   if (MayLeave(slot)) AddCandidate(slot);
   digest_.Fold(uint64_t{5} << 56 | static_cast<uint64_t>(ref.slot.value));

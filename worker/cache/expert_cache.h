@@ -217,23 +217,18 @@ class ExpertCache {
     int32_t slot = 0;
   };
 
-  // The experts of one layer and class that may leave, with their ranks in the event in which they
-  // were collected. Until the layer's next event, a new prediction or a new forecast these only
-  // move together, so their order stays. Few layers lose more than one: a heap is made for the
-  // second.
-  struct LayerCandidates {
+  // Who leaves first of the experts of one layer and class. Until the layer's next event or a new
+  // forecast their ranks by the own estimate only move together, so their order stays.
+  struct LayerFirst {
     LayerId layer;
     uint8_t slot_class = 0;
-    bool valid = false;
-    bool heaped = false;         // a heap, first to leave on top
-    size_t first = 0;            // unless heaped: the first to leave
-    uint64_t event = 0;          // in which they were collected
+    bool numbered = false;  // rank_numbers_ holds for those who may leave
+    bool known = false;     // and so does what follows
+    bool nobody = false;
+    uint64_t event = 0;          // in which it was found
     uint32_t step_distance = 0;  // StepDistance() then
-    std::vector<Candidate> all;
-
-    const Candidate& First() const { return all[heaped ? 0 : first]; }
-    void Add(const Candidate& candidate);
-    void DropFirst();
+    Rank rank;                   // of the first, then
+    int32_t slot = -1;           // of the first; -1: some of this rank, found when it matters
   };
 
   struct ClassSlots {
@@ -261,7 +256,16 @@ class ExpertCache {
     return classes_[options_.slot_class.empty() ? 0 : options_.slot_class[record]];
   }
   uint32_t Rate(const Record& record, uint32_t layer_step) const;
+  // By the own estimate, from when the layer comes again; see StepDistance().
+  Rank OwnRank(const Record& record, LayerId layer, uint32_t prediction_ppm) const;
   Rank RankOf(const Record& record, LayerId layer, uint32_t prediction_ppm) const;
+  // A rank as one number above 0; the other way round for the own estimate's.
+  static uint32_t RankNumber(const Rank& rank) {
+    return (uint32_t{rank.low} << 31 | rank.distance) + 1;
+  }
+  static Rank RankFromNumber(uint32_t number) {
+    return {(number - 1) >> 31 != 0, (number - 1) & INT32_MAX};
+  }
   // From the latest event's layer until `layer` comes again, in 1/1024 steps.
   uint32_t StepDistance(LayerId layer) const {
     return step_distance_[static_cast<size_t>(LayerDistance(layer))];
@@ -270,25 +274,35 @@ class ExpertCache {
   static bool MayLeave(const Slot& slot) {
     return slot.state == SlotState::kReady && slot.pins == 0;
   }
-  void ForgetCandidates();
-  void ForgetCandidates(LayerId layer);
+  Candidate CandidateAt(size_t record, const Rank& rank) const {
+    return {rank, records_[record].last_use, records_[record].slot};
+  }
+  void ForgetFirsts();
+  void ForgetFirst(LayerId layer);
+  LayerFirst& FirstOf(const Slot& slot) {
+    return firsts_[slot.key.layer.index() * classes_.size() + slot.slot_class];
+  }
   // `slot` may leave from now on.
   void AddCandidate(const Slot& slot);
+  // The rank of one who may leave is another one now.
+  void RankAgain(const Slot& slot);
+  void Offer(LayerFirst* own, const Candidate& candidate);
+  bool RanksByItself() const { return forecast_.empty() && !stats_.ranks_by_recency; }
+  bool RanksByForecast(LayerId layer) const;
   static Rank RankAt(uint32_t distance) { return {distance > kDistanceUnit, distance}; }
-  // The farthest of a layer where the forecast alone ranks it; 0: it does not, or nobody is far.
-  uint32_t FarthestByForecast(const ClassSlots& own, const LayerCandidates& layer) const;
-  // Of those of the layer and class that may leave and have this forecast, the one that leaves
-  // first. REQUIRES: there is one
-  Candidate FirstAt(const ClassSlots& own, LayerId layer, uint32_t distance) const;
-  void CollectCandidates(LayerCandidates* own);
+  // Of those of the layer and class that may leave.
+  void NumberThose(LayerFirst* own);
+  void FindFirst(LayerFirst* own);
+  Candidate FindByScan(const LayerFirst& own);
+  // The one that leaves first of those with this number. REQUIRES: there is one
+  int32_t FirstAt(const LayerFirst& own, std::span<const uint32_t> numbers, uint32_t number) const;
   bool MoveTogether(LayerId layer) const;
-  Rank RankNow(const LayerCandidates& own, const Candidate& candidate) const;
-  // Who leaves first, with its rank as of now; null: nobody may leave.
-  const Candidate* FirstToLeave(LayerCandidates* own, Rank* rank);
+  Rank RankNow(const LayerFirst& own) const;
   // The slot of the class that the newcomer gets by eviction; -1: none.
   int32_t Victim(const ClassSlots& own, const Rank& newcomer);
   int32_t OldestSlot(const ClassSlots& own) const;
   void Evict(Slot& slot, bool for_prefetch);
+  void EndSpeculativeLoad(const Slot& slot);
   void LinkByUse(int32_t slot);
   void Unlink(int32_t slot);
   // Takes the lowest free slot of the expert's class, or the worst candidate if it ranks after
@@ -300,7 +314,7 @@ class ExpertCache {
   void CompareWithLru(std::span<const LayerDemand> demands, size_t base);
   Slot& Get(SlotRef ref);
   Status CheckSlots(const ClassSlots& own, int32_t count) const;
-  Status CheckCandidates(const LayerCandidates& own) const;
+  Status CheckFirst(const LayerFirst& own) const;
 
   ExpertCacheOptions options_;
   std::vector<size_t> layer_base_;        // first record of a layer
@@ -324,7 +338,8 @@ class ExpertCache {
   std::vector<SlotRef> wrong_;
   std::vector<int32_t> miss_order_;
   std::vector<Rank> miss_rank_;
-  std::vector<LayerCandidates> candidates_;  // by layer and class
+  std::vector<LayerFirst> firsts_;      // by layer and class
+  std::vector<uint32_t> rank_numbers_;  // by record, see LayerFirst
   // Slots of a class by their latest use, oldest first, in a ring; entries beyond those of the
   // slots are its ends, one a class. In use as long as plain LRU was asked for and nothing
   // predicted: then no other order can matter.
@@ -334,7 +349,8 @@ class ExpertCache {
   };
   std::vector<Neighbours> by_use_;
   bool plain_lru_ = false;
-  int32_t speculative_loads_ = 0;  // prefetched slots that are loading
+  // By layer: the slots of its prefetched experts that are loading.
+  std::vector<std::vector<int32_t>> speculative_loads_;
 
   ExpertCacheStats stats_;
   Digest digest_;

@@ -17,7 +17,7 @@ Status ExpertCache::CheckInvariants() const {
   int32_t used = 0;
   int32_t open = 0;
   int32_t ready = 0;
-  int32_t speculative = 0;
+  size_t speculative = 0;
   for (size_t c = 0; c < classes_.size(); ++c) {
     RETURN_IF_ERROR(CheckSlots(classes_[c], options_.slots[c]));
     used += classes_[c].used;
@@ -29,7 +29,16 @@ Status ExpertCache::CheckInvariants() const {
   }
   if (used != slots_used_ || ready != slots_ready_) return Internal("slot counts are off");
   if (open != open_slots_) return Internal("the count of open slots is off");
-  if (speculative != speculative_loads_) return Internal("count of speculative loads is off");
+  for (size_t l = 0; l < speculative_loads_.size(); ++l) {
+    for (const int32_t s : speculative_loads_[l]) {
+      const Slot& slot = slots_[static_cast<size_t>(s)];
+      if (slot.state != SlotState::kLoading || !slot.speculative || slot.key.layer.index() != l) {
+        return Internal("slot " + std::to_string(s) + ": no speculative load of its layer");
+      }
+      --speculative;
+    }
+  }
+  if (speculative != 0) return Internal("count of speculative loads is off");
   size_t present = 0;
   for (const Record& record : records_) present += record.slot >= 0 ? 1 : 0;
   if (present != static_cast<size_t>(used)) return Internal("two experts claim one slot");
@@ -43,9 +52,7 @@ Status ExpertCache::CheckInvariants() const {
       }
     }
   }
-  for (const LayerCandidates& own : candidates_) {
-    if (own.valid) RETURN_IF_ERROR(CheckCandidates(own));
-  }
+  for (const LayerFirst& own : firsts_) RETURN_IF_ERROR(CheckFirst(own));
   for (size_t r = 0; r < records_.size(); ++r) {
     for (size_t c = 0; c < classes_.size(); ++c) {
       const int32_t s = records_[r].slot;
@@ -92,32 +99,28 @@ Status ExpertCache::CheckSlots(const ClassSlots& own, int32_t count) const {
   return OkStatus();
 }
 
-// They are exactly the experts of their layer and class that may leave, in today's order.
-Status ExpertCache::CheckCandidates(const LayerCandidates& own) const {
+// What is known of a layer and class is what a look at all slots finds.
+Status ExpertCache::CheckFirst(const LayerFirst& own) const {
   const std::string where = "layer " + std::to_string(own.layer.value) + ": ";
-  const auto may_leave = [&](const Slot& slot) {
-    return slot.key.layer == own.layer && slot.slot_class == own.slot_class && MayLeave(slot);
-  };
-  const auto count = static_cast<size_t>(std::count_if(slots_.begin(), slots_.end(), may_leave));
-  if (own.all.size() != count) return Internal(where + "not all who may leave are candidates");
-  for (const Candidate& c : own.all) {
-    const Slot& slot = slots_[static_cast<size_t>(c.slot)];
-    if (!may_leave(slot)) return Internal(where + "a candidate may not leave");
+  Candidate first = {.slot = -1};
+  for (const Slot& slot : slots_) {
+    if (slot.key.layer != own.layer || slot.slot_class != own.slot_class || !MayLeave(slot)) {
+      continue;
+    }
     const Record& record = records_[slot.record];
-    if (c.last_use != record.last_use) {
-      return Internal(where + "a candidate was used since it was ranked");
+    if (own.numbered && rank_numbers_[slot.record] !=
+                            RankNumber(OwnRank(record, own.layer, record.prediction_ppm))) {
+      return Internal(where + "an expert ranks as another number by now");
     }
-    if (MoveTogether(own.layer) &&
-        RankNow(own, c) != RankOf(record, own.layer, record.prediction_ppm)) {
-      return Internal(where + "a candidate has another rank by now");
-    }
+    const Candidate now =
+        CandidateAt(slot.record, RankOf(record, own.layer, record.prediction_ppm));
+    if (first.slot < 0 || LeavesLater(first, now)) first = now;
   }
-  for (const Candidate& c : own.all) {
-    if (LeavesLater(own.First(), c)) return Internal(where + "another candidate leaves first");
-  }
-  if (own.heaped && !std::is_heap(own.all.begin(), own.all.end(), LeavesLater)) {
-    return Internal(where + "candidates are out of order");
-  }
+  if (!own.known || (own.event != event_ && !MoveTogether(own.layer))) return OkStatus();
+  if (own.nobody != (first.slot < 0)) return Internal(where + "whether one may leave is off");
+  if (own.nobody) return OkStatus();
+  if (RankNow(own) != first.rank) return Internal(where + "the first to leave has another rank");
+  if (own.slot >= 0 && own.slot != first.slot) return Internal(where + "another one leaves first");
   return OkStatus();
 }
 

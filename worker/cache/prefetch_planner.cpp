@@ -24,6 +24,7 @@ PrefetchPlanner::PrefetchPlanner(PrefetchPlannerOptions options, std::vector<int
   predicted_map_.assign(total, 0);
   layer_predicted_.assign(experts_.size(), 0);
   predicted_.reserve(static_cast<size_t>(widest));
+  likely_.resize(static_cast<size_t>(widest));
   plan_.reserve(static_cast<size_t>(widest));
   stats_.active = options_.enabled;
 }
@@ -90,22 +91,36 @@ uint32_t PrefetchPlanner::ThresholdPpm(int32_t distance) const {
   return static_cast<uint32_t>(std::min(asked, most));
 }
 
-// By insertion: few are likely enough to come this far.
-void PrefetchPlanner::FindMostLikely(std::span<const uint32_t> probabilities_ppm) {
+void PrefetchPlanner::Insert(int32_t expert, uint32_t ppm, size_t most) {
+  if (predicted_.size() == most) {
+    if (most == 0 || ppm <= predicted_.back().probability_ppm) return;
+    predicted_.pop_back();
+  }
+  predicted_.emplace_back();
+  size_t at = predicted_.size() - 1;
+  for (; at > 0 && predicted_[at - 1].probability_ppm < ppm; --at) {
+    predicted_[at] = predicted_[at - 1];
+  }
+  predicted_[at] = {ExpertId(expert), ppm};
+}
+
+void PrefetchPlanner::FindMostLikely(std::span<const uint32_t> probabilities_ppm, size_t fewest) {
+  predicted_.clear();
+  // Without a branch that depends on the numbers, of which few are likely enough.
+  size_t found = 0;
+  for (size_t e = 0; e < probabilities_ppm.size(); ++e) {
+    likely_[found] = static_cast<int32_t>(e);
+    found += probabilities_ppm[e] >= options_.min_probability_ppm ? 1 : 0;
+  }
   const auto top = static_cast<size_t>(top_k_);
   const size_t most = std::max(static_cast<size_t>(options_.max_per_target), top);
-  predicted_.clear();
+  for (const int32_t expert : std::span(likely_).first(found)) {
+    Insert(expert, probabilities_ppm[static_cast<size_t>(expert)], most);
+  }
+  if (found >= fewest) return;
   for (size_t e = 0; e < probabilities_ppm.size(); ++e) {
-    const uint32_t ppm = probabilities_ppm[e];
-    const bool unlikely = ppm < options_.min_probability_ppm;
-    const size_t kept = unlikely ? top : most;
-    if (predicted_.size() >= kept && ppm <= predicted_[kept - 1].probability_ppm) continue;
-    if (predicted_.size() < most) predicted_.emplace_back();
-    size_t at = predicted_.size() - 1;
-    for (; at > 0 && predicted_[at - 1].probability_ppm < ppm; --at) {
-      predicted_[at] = predicted_[at - 1];
-    }
-    predicted_[at] = {ExpertId(static_cast<int32_t>(e)), ppm};
+    if (probabilities_ppm[e] >= options_.min_probability_ppm) continue;
+    Insert(static_cast<int32_t>(e), probabilities_ppm[e], fewest);
   }
 }
 
@@ -114,24 +129,25 @@ std::span<const PlannedPrefetch> PrefetchPlanner::Plan(LayerId target,
                                                        const ExpertCache& cache) {
   CHECK(probabilities_ppm.size() == static_cast<size_t>(experts_[target.index()]));
   plan_.clear();
-  FindMostLikely(probabilities_ppm);
   const int32_t distance = cache.LayerDistance(target);
-  const size_t top = std::min(predicted_.size(), static_cast<size_t>(top_k_));
+  const auto top_k = static_cast<size_t>(top_k_);
+  FindMostLikely(probabilities_ppm, distance == 1 ? top_k : 0);
   const uint32_t threshold = ThresholdPpm(distance);
   if (distance == 1) {
     const auto base = predicted_map_.begin() + static_cast<ptrdiff_t>(layer_base_[target.index()]);
     std::fill(base, base + experts_[target.index()], uint8_t{0});
-    for (size_t i = 0; i < top; ++i) base[predicted_[i].expert.value] = 1;
+    for (size_t i = 0; i < std::min(predicted_.size(), top_k); ++i) {
+      base[predicted_[i].expert.value] = 1;
+    }
     layer_predicted_[target.index()] = 1;
   }
   if (!stats_.active) return plan_;
 
-  for (size_t i = 0; i < predicted_.size(); ++i) {
-    const ExpertPrediction& p = predicted_[i];
-    if (p.probability_ppm < threshold) {
-      if (i < top) ++stats_.below_threshold;
-      continue;
-    }
+  size_t sure = 0;
+  while (sure < predicted_.size() && predicted_[sure].probability_ppm >= threshold) ++sure;
+  const size_t top = std::min(probabilities_ppm.size(), top_k);
+  stats_.below_threshold += top - std::min(top, sure);
+  for (const ExpertPrediction& p : std::span(predicted_).first(sure)) {
     const ExpertKey key{target, p.expert};
     if (cache.StateOf(key) != SlotState::kFree) continue;
     const uint64_t bytes = cache.BlockBytes(key);

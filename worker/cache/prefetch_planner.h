@@ -79,8 +79,8 @@ class PrefetchPlanner {
   // the nearest target first: it takes from the budget first.
   std::span<const PlannedPrefetch> Plan(LayerId target, std::span<const uint32_t> probabilities_ppm,
                                         const ExpertCache& cache);
-  // Of the latest Plan(): the top_k most likely and all others that are likely enough for the next
-  // layer, resident or not, most likely first.
+  // Of the latest Plan(), resident or not, most likely first: those that would be likely enough of
+  // the next layer, and of that one the top_k most likely in any case.
   std::span<const ExpertPrediction> predicted() const { return predicted_; }
   // A planned prefetch was refused by the cache or the queue: its bytes are free again.
   void OnRefused(uint64_t bytes) { window_left_ += bytes; }
@@ -95,7 +95,9 @@ class PrefetchPlanner {
 
  private:
   void Judge();
-  void FindMostLikely(std::span<const uint32_t> probabilities_ppm);
+  // At least `fewest`, as far as there are so many.
+  void FindMostLikely(std::span<const uint32_t> probabilities_ppm, size_t fewest);
+  void Insert(int32_t expert, uint32_t ppm, size_t most);
 
   PrefetchPlannerOptions options_;
   int32_t top_k_;
@@ -104,6 +106,7 @@ class PrefetchPlanner {
   std::vector<uint8_t> predicted_map_;  // per expert: among the top_k for its layer's next event
   std::vector<uint8_t> layer_predicted_;
   std::vector<ExpertPrediction> predicted_;
+  std::vector<int32_t> likely_;  // scratch
   std::vector<PlannedPrefetch> plan_;
   uint64_t window_left_ = 0;
 

@@ -11,6 +11,7 @@ TransferQueue::TransferQueue(TransferQueueOptions options)
     : options_(options), window_left_(options.speculative_bytes_per_window) {
   CHECK(options_.max_jobs >= 0 && options_.chunk_bytes > 0 && options_.max_outstanding_chunks > 0);
   jobs_.resize(static_cast<size_t>(options_.max_jobs));
+  speculation_.reserve(jobs_.size());
 }
 
 CopyId TransferQueue::Enqueue(const CopyRequest& request) {
@@ -20,8 +21,9 @@ CopyId TransferQueue::Enqueue(const CopyRequest& request) {
     digest_.Fold(uint64_t{1} << 56);
     return {};
   }
-  size_t index = 0;
+  auto index = static_cast<size_t>(free_hint_);
   while (jobs_[index].active) ++index;
+  free_hint_ = static_cast<int32_t>(index) + 1;
   Job& job = jobs_[index];
   const uint32_t generation = job.generation + 1;
   job = Job{};
@@ -30,7 +32,7 @@ CopyId TransferQueue::Enqueue(const CopyRequest& request) {
   job.request = request;
   job.sequence = next_sequence_++;
   ++active_;
-  high_water_ = std::max(high_water_, static_cast<int32_t>(index) + 1);
+  AddWaiting(static_cast<int32_t>(index));
   digest_.Fold(uint64_t{2} << 56 | static_cast<uint64_t>(request.kind) << 48 | index);
   return {static_cast<int32_t>(index), generation};
 }
@@ -45,14 +47,17 @@ TransferQueue::Job& TransferQueue::Get(CopyId copy) {
 void TransferQueue::Promote(CopyId copy) {
   Job& job = Get(copy);
   if (job.request.kind == CopyKind::kDemand) return;
+  RemoveWaiting(copy.index);
   job.request.kind = CopyKind::kDemand;
   job.sequence = next_sequence_++;
+  if (job.Waits()) AddWaiting(copy.index);
   ++stats_.promotions;
   digest_.Fold(uint64_t{3} << 56 | static_cast<uint64_t>(copy.index));
 }
 
 CopyEnd TransferQueue::Cancel(CopyId copy) {
   Job& job = Get(copy);
+  RemoveWaiting(copy.index);
   job.cancelled = true;
   digest_.Fold(uint64_t{4} << 56 | static_cast<uint64_t>(copy.index));
   if (job.outstanding > 0) return {CopyState::kActive, job.arrived};
@@ -63,9 +68,7 @@ void TransferQueue::OpenWindow() {
   window_left_ = options_.speculative_bytes_per_window;
 }
 
-bool TransferQueue::Before(const Job& a, const Job& b) const {
-  if (a.request.kind != b.request.kind) return a.request.kind == CopyKind::kDemand;
-  if (a.request.kind == CopyKind::kDemand) return a.sequence < b.sequence;
+bool TransferQueue::Before(const Job& a, const Job& b) {
   // probability / remaining bytes, compared without division
   __extension__ using Wide = unsigned __int128;
   const Wide left = Wide{a.request.probability_ppm} * (b.request.bytes - b.issued);
@@ -76,15 +79,41 @@ bool TransferQueue::Before(const Job& a, const Job& b) const {
   return a.sequence < b.sequence;
 }
 
-int32_t TransferQueue::Pick() const {
-  int32_t best = -1;
-  for (int32_t i = 0; i < high_water_; ++i) {
-    const Job& job = jobs_[static_cast<size_t>(i)];
-    if (!job.active || job.cancelled || job.failed || job.issued == job.request.bytes) continue;
-    if (job.request.kind == CopyKind::kPrefetch && window_left_ == 0) continue;
-    if (best < 0 || Before(job, jobs_[static_cast<size_t>(best)])) best = i;
+void TransferQueue::AddWaiting(int32_t index) {
+  if (jobs_[static_cast<size_t>(index)].request.kind == CopyKind::kDemand) {
+    demand_.push_back(index);
+    return;
   }
-  return best;
+  speculation_.push_back(index);
+  std::push_heap(speculation_.begin(), speculation_.end(), Later());
+}
+
+void TransferQueue::RemoveWaiting(int32_t index) {
+  if (!jobs_[static_cast<size_t>(index)].Waits()) return;
+  if (jobs_[static_cast<size_t>(index)].request.kind == CopyKind::kDemand) {
+    demand_.erase(std::find(demand_.begin(), demand_.end(), index));
+    return;
+  }
+  if (speculation_.front() == index) {
+    std::pop_heap(speculation_.begin(), speculation_.end(), Later());
+    speculation_.pop_back();
+    return;
+  }
+  speculation_.erase(std::find(speculation_.begin(), speculation_.end(), index));
+  std::make_heap(speculation_.begin(), speculation_.end(), Later());
+}
+
+void TransferQueue::DropNext() {
+  if (!demand_.empty()) {
+    demand_.pop_front();
+  } else {
+    RemoveWaiting(speculation_.front());
+  }
+}
+
+int32_t TransferQueue::Pick() const {
+  if (!demand_.empty()) return demand_.front();
+  return speculation_.empty() || window_left_ == 0 ? -1 : speculation_.front();
 }
 
 bool TransferQueue::MayGiveOut() const {
@@ -112,8 +141,9 @@ std::optional<Chunk> TransferQueue::NextChunk() {
   chunk.offset = job.issued;
   chunk.bytes = ChunkBytes(job);
   chunk.first = job.issued == 0;
-  job.issued += chunk.bytes;
-  chunk.last = job.issued == job.request.bytes;
+  chunk.last = chunk.offset + chunk.bytes == job.request.bytes;
+  if (chunk.last) DropNext();
+  job.issued += chunk.bytes;  // which makes what is left of it more urgent, so it stays on top
   ++job.outstanding;
   ++outstanding_;
   outstanding_bytes_ += chunk.bytes;
@@ -137,6 +167,7 @@ CopyEnd TransferQueue::OnChunkDone(const Chunk& chunk, bool ok) {
     (job.request.kind == CopyKind::kDemand ? stats_.demand_bytes : stats_.prefetch_bytes) +=
         chunk.bytes;
   } else {
+    RemoveWaiting(chunk.copy.index);
     job.failed = true;
   }
   if (job.outstanding > 0) return {CopyState::kActive, job.arrived};
@@ -151,18 +182,38 @@ CopyEnd TransferQueue::Finish(Job& job, CopyState state) {
   if (state == CopyState::kFailed) ++stats_.failed;
   job.active = false;
   --active_;
-  while (high_water_ > 0 && !jobs_[static_cast<size_t>(high_water_ - 1)].active) --high_water_;
+  free_hint_ = std::min(free_hint_, static_cast<int32_t>(&job - jobs_.data()));
   return {state, job.arrived};
 }
 
 uint64_t TransferQueue::BytesQueued(CopyKind kind) const {
   uint64_t bytes = 0;
-  for (int32_t i = 0; i < high_water_; ++i) {
-    const Job& job = jobs_[static_cast<size_t>(i)];
-    if (!job.active || job.cancelled || job.failed || job.request.kind != kind) continue;
-    bytes += job.request.bytes - job.issued;
+  const auto left = [&](int32_t index) {
+    const Job& job = jobs_[static_cast<size_t>(index)];
+    return job.request.bytes - job.issued;
+  };
+  if (kind == CopyKind::kDemand) {
+    for (const int32_t index : demand_) bytes += left(index);
+  } else {
+    for (const int32_t index : speculation_) bytes += left(index);
   }
   return bytes;
+}
+
+Status TransferQueue::CheckWaiting(const Job& job, int32_t index) const {
+  const bool demand = job.request.kind == CopyKind::kDemand;
+  const auto asked = std::count(demand_.begin(), demand_.end(), index);
+  const auto guessed = std::count(speculation_.begin(), speculation_.end(), index);
+  if (asked != (job.Waits() && demand ? 1 : 0) || guessed != (job.Waits() && !demand ? 1 : 0)) {
+    return Internal("whether it waits is off");
+  }
+  if (!job.Waits()) return OkStatus();
+  const int32_t next = demand ? demand_.front() : speculation_.front();
+  const Job& first = jobs_[static_cast<size_t>(next)];
+  if (demand ? job.sequence < first.sequence : Before(job, first)) {
+    return Internal("should be the next one");
+  }
+  return OkStatus();
 }
 
 Status TransferQueue::CheckInvariants() const {
@@ -170,11 +221,16 @@ Status TransferQueue::CheckInvariants() const {
   int32_t outstanding = 0;
   for (size_t i = 0; i < jobs_.size(); ++i) {
     const Job& job = jobs_[i];
-    if (!job.active) continue;
+    if (!job.active) {
+      if (static_cast<int32_t>(i) < free_hint_) {
+        return Internal("copy " + std::to_string(i) + ": free, but hidden");
+      }
+      continue;
+    }
     ++active;
     outstanding += job.outstanding;
     const std::string name = "copy " + std::to_string(i) + ": ";
-    if (static_cast<int32_t>(i) >= high_water_) return Internal(name + "past the high-water mark");
+    RETURN_IF_ERROR(CheckWaiting(job, static_cast<int32_t>(i)).WithContext(name));
     if (job.arrived > job.issued || job.issued > job.request.bytes) {
       return Internal(name + "arrived <= issued <= size does not hold");
     }

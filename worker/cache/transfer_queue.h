@@ -11,7 +11,9 @@
 // at the next chunk border. Single-threaded: the driver serialises all calls.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -120,23 +122,43 @@ class TransferQueue {
     bool failed = false;
     uint32_t generation = 0;
     CopyRequest request;
-    uint64_t sequence = 0;  // order of becoming demand
+    uint64_t sequence = 0;  // order of being asked for
     uint64_t issued = 0;    // bytes given out
     uint64_t arrived = 0;
     int32_t outstanding = 0;
+
+    // Has bytes to give out.
+    bool Waits() const { return issued < request.bytes && !cancelled && !failed; }
   };
 
   bool MayGiveOut() const;
+  // The job whose bytes go next; -1: none may.
   int32_t Pick() const;
+  // Of the jobs that have bytes to give out; Remove() before their order changes.
+  void AddWaiting(int32_t index);
+  void RemoveWaiting(int32_t index);
+  // The one that Pick() finds.
+  void DropNext();
   uint64_t ChunkBytes(const Job& job) const;
-  bool Before(const Job& a, const Job& b) const;
+  // Of two prefetches.
+  static bool Before(const Job& a, const Job& b);
+  // The order of speculation_, for the library's heap.
+  auto Later() const {
+    return [this](int32_t a, int32_t b) {
+      return Before(jobs_[static_cast<size_t>(b)], jobs_[static_cast<size_t>(a)]);
+    };
+  }
   Job& Get(CopyId copy);
+  Status CheckWaiting(const Job& job, int32_t index) const;
   CopyEnd Finish(Job& job, CopyState state);
 
   TransferQueueOptions options_;
   std::vector<Job> jobs_;
   int32_t active_ = 0;
-  int32_t high_water_ = 0;  // no active job at or past this index
+  int32_t free_hint_ = 0;  // no free entry below this one
+  // Jobs with bytes to give out: demand in its order, speculation as a heap with the next on top.
+  std::deque<int32_t> demand_;
+  std::vector<int32_t> speculation_;
   int32_t outstanding_ = 0;
   uint64_t outstanding_bytes_ = 0;
   uint64_t next_sequence_ = 0;

@@ -92,6 +92,26 @@ TEST(PrefetchPlanner, FIELD_27_PredictorQualityIsMeasured) {
   EXPECT_EQ(planner.stats().predictions, 2u);
 }
 
+TEST(PrefetchPlanner, TheMostLikelyOfTheNextLayerAreJudgedHoweverUnlikely) {
+  ExpertCache cache(CacheOptions(8));
+  PrefetchPlanner planner = Planner({.min_probability_ppm = 300'000});
+  cache.BeginLayer(LayerId(0), DecodeDemand({0}));
+  cache.EndLayer();
+  const std::vector<uint32_t> ppm = {10'000, 0, 20'000, 0, 900'000, 20'000, 0, 0};
+  EXPECT_EQ(planner.Plan(LayerId(1), ppm, cache).size(), 1u);
+  ASSERT_EQ(planner.predicted().size(), 2u);
+  EXPECT_EQ(planner.predicted()[0].expert, ExpertId(4));
+  EXPECT_EQ(planner.predicted()[1].expert, ExpertId(2)) << "ties by lowest id";
+  EXPECT_EQ(planner.stats().below_threshold, 1u);
+  // Of those farther away, only what would be likely enough.
+  EXPECT_EQ(planner.Plan(LayerId(2), ppm, cache).size(), 1u);
+  EXPECT_EQ(planner.predicted().size(), 1u);
+  EXPECT_EQ(planner.stats().below_threshold, 2u);
+  planner.BeginWindow(LayerId(1), DecodeDemand({2, 5}), cache.stats());
+  EXPECT_EQ(planner.stats().predictions, 2u);
+  EXPECT_EQ(planner.stats().correct, 1u);
+}
+
 PrefetchPlannerOptions SwitchOptions() {
   PrefetchPlannerOptions options;
   options.period_bytes = 10'000;

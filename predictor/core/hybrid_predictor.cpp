@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -65,6 +66,34 @@ EXPERTFLOW_WIDE int32_t CountFrom(const float* margins, size_t n, float margin) 
   int32_t from = 0;
   for (size_t i = 0; i < n; ++i) from += margins[i] >= margin ? 1 : 0;
   return from;
+}
+
+// squares[r] = the sum of (state[i] - recent[i][r])^2. Each sum in its order, all of them at once.
+using Lanes = float __attribute__((vector_size(kRecentTokens * sizeof(float))));
+EXPERTFLOW_WIDE void SumSquares(const float* state, const float* recent, size_t n, float* squares) {
+  Lanes sums = {};
+  for (size_t i = 0; i < n; ++i) {
+    Lanes others;
+    std::memcpy(&others, recent + i * kRecentTokens, sizeof(others));
+    const Lanes difference = state[i] - others;
+    sums += difference * difference;
+  }
+  std::memcpy(squares, &sums, sizeof(sums));
+}
+
+EXPERTFLOW_WIDE void Decay(float decay, size_t n, float* values) {
+  size_t i = 0;
+  for (; i + kRecentTokens <= n; i += kRecentTokens) {
+    Lanes lanes;
+    std::memcpy(&lanes, values + i, sizeof(lanes));
+    lanes *= decay;
+    lanes = lanes < kTiny ? Lanes{} : lanes;
+    std::memcpy(values + i, &lanes, sizeof(lanes));
+  }
+  for (; i < n; ++i) {
+    values[i] *= decay;
+    if (values[i] < kTiny) values[i] = 0;
+  }
 }
 
 float RankOf(std::span<const float> margins, size_t expert) {
@@ -232,20 +261,14 @@ void HybridPredictor::ObserveRouter(int32_t layer, std::span<const float> residu
 
 void HybridPredictor::TakeFirst(std::span<const float> state) {
   Project(0, state, blocks_.data());
-  float nearest = INFINITY;
+  std::array<float, kRecentTokens> squares;
+  SumSquares(state.data(), recent_.data(), state.size(), squares.data());
   const int32_t recent = std::min(position_, kRecentTokens);
-  for (int32_t r = 0; r < recent; ++r) {
-    const float* other = recent_.data() + static_cast<size_t>(r) * state.size();
-    float squares = 0;
-    for (size_t i = 0; i < state.size(); ++i) {
-      squares += (state[i] - other[i]) * (state[i] - other[i]);
-    }
-    nearest = std::min(nearest, squares);
-  }
+  float nearest = INFINITY;
+  for (int32_t r = 0; r < recent; ++r) nearest = std::min(nearest, squares[static_cast<size_t>(r)]);
   token_distance_ = recent > 0 ? std::sqrt(nearest) : -1.0f;
-  std::copy(state.begin(), state.end(),
-            recent_.begin() + static_cast<ptrdiff_t>(
-                                  static_cast<size_t>(position_ % kRecentTokens) * state.size()));
+  float* own = recent_.data() + position_ % kRecentTokens;
+  for (size_t i = 0; i < state.size(); ++i) own[i * kRecentTokens] = state[i];
 }
 
 void HybridPredictor::TakeOther(int32_t anchor, std::span<const float> state) {
@@ -306,10 +329,7 @@ void HybridPredictor::EndToken() {
 
   const auto k = static_cast<size_t>(model_->top_k);
   for (size_t i = 0; i < use_.size(); ++i) {
-    for (float& value : use_[i]) {
-      value *= use_decay_[i];
-      if (value < kTiny) value = 0;
-    }
+    Decay(use_decay_[i], use_[i].size(), use_[i].data());
     for (size_t l = 0; l < chosen_count_.size(); ++l) {
       for (int32_t c = 0; c < chosen_count_[l]; ++c) {
         use_[i][base_[l] + chosen_[l * k + static_cast<size_t>(c)]] += 1 - use_decay_[i];

@@ -135,7 +135,7 @@ class HybridPredictor {
   bool context_follows_ = true;            // context_before_ is of the present blocks
   std::array<std::vector<float>, 3> use_;  // [N] decayed
   std::array<float, 3> use_decay_ = {};
-  std::vector<float> recent_;  // [recent tokens, hidden] first states
+  std::vector<float> recent_;  // [hidden, recent tokens] first states
   int32_t position_ = -1;
 
   // Of the token.

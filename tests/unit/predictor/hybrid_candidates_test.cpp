@@ -185,6 +185,61 @@ TEST(HybridCandidatesTest, FeaturesAreWhatTheyAreCalled) {
   }
 }
 
+TEST(HybridCandidatesTest, WhatTheSequenceHasDoneIsShownAsItIsCalled) {
+  Draw draw;
+  const auto model = WideModel(&draw);
+  HybridPredictor predictor(model);
+  std::vector<std::vector<float>> states;  // of the first layer, by token
+  std::vector<std::vector<float>> use(3, std::vector<float>(model->BaseOf(model->layers())));
+  for (int32_t token = 0; token < 20; ++token) {
+    predictor.BeginToken(token);
+    for (int32_t layer = 0; layer < model->layers(); ++layer) {
+      std::vector<float> residual(kHidden);
+      for (float& value : residual) value = draw.Normal();
+      const int32_t experts = model->experts[static_cast<size_t>(layer)];
+      const auto first = static_cast<uint16_t>(draw.Below(experts - kTopK));
+      std::vector<uint16_t> chosen;
+      for (uint16_t c = 0; c < kTopK; ++c) chosen.push_back(static_cast<uint16_t>(first + c));
+      predictor.ObserveRouter(layer, residual, chosen, std::vector<float>(kTopK, 0.2f));
+      if (layer == 0) {
+        states.emplace_back(predictor.input().begin(), predictor.input().begin() + kHidden);
+      }
+      if (layer != kFrom) continue;
+      float nearest = INFINITY;
+      for (size_t other = states.size() < 9 ? 0 : states.size() - 9; other + 1 < states.size();
+           ++other) {
+        float squares = 0;
+        for (size_t i = 0; i < kHidden; ++i) {
+          const float difference = states.back()[i] - states[other][i];
+          squares += difference * difference;
+        }
+        nearest = std::min(nearest, squares);
+      }
+      ASSERT_EQ(predictor.Evaluate(PredictionArm::kForestProbe, kDistances), kDistances);
+      ASSERT_FALSE(predictor.candidates().empty());
+      for (size_t i = 0; i < predictor.candidates().size(); ++i) {
+        const auto& candidate = predictor.candidates()[i];
+        const size_t expert =
+            model->BaseOf(kFrom + candidate.distance) + static_cast<size_t>(candidate.expert);
+        EXPECT_EQ(predictor.FeatureOf(i, kTokenDistance),
+                  states.size() > 1 ? std::sqrt(nearest) : -1.0f);
+        EXPECT_EQ(predictor.FeatureOf(i, kUse1), use[0][expert]);
+        EXPECT_EQ(predictor.FeatureOf(i, kUse8), use[1][expert]);
+        EXPECT_EQ(predictor.FeatureOf(i, kUse64), use[2][expert]);
+      }
+    }
+    for (size_t half = 0; half < use.size(); ++half) {
+      const float decay = std::exp2(-1.0f / kUseHalfLives[half]);
+      for (float& value : use[half]) value *= decay;
+      for (int32_t layer = 0; layer < model->layers(); ++layer) {
+        for (const uint16_t c : predictor.ChosenOf(layer)) {
+          use[half][model->BaseOf(layer) + c] += 1 - decay;
+        }
+      }
+    }
+  }
+}
+
 TEST(HybridCandidatesTest, TogetherAndAsBytesTheForestSaysTheSame) {
   Draw draw;
   const auto model = WideModel(&draw);

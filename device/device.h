@@ -47,6 +47,8 @@ struct LinkProperties {
   bool emulated = false;
   // A copy call returns while the copy is under way, at a cost that does not wait for the link.
   bool asynchronous = false;
+  // Emulated: small copies are made by a thread of its own, beside compute.
+  bool copy_thread = false;
 };
 
 struct DeviceProperties {

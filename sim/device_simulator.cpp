@@ -26,7 +26,8 @@ class SimLink {
         bytes_per_second_(options.link_bytes_per_second),
         latency_ns_(options.link_latency_ns),
         chunk_prepare_ns_(options.chunk_prepare_ns),
-        chunk_start_ns_(options.chunk_start_ns) {}
+        chunk_start_ns_(options.chunk_start_ns),
+        chunk_copy_ns_(options.chunk_copy_ns) {}
 
   TransferQueue& queue() { return queue_; }
   const TransferQueue& queue() const { return queue_; }
@@ -50,7 +51,8 @@ class SimLink {
       busy_ns_ += passes_ns;
       now_ns += chunk_start_ns_;
       starter_free_at_ns_ = now_ns;
-      in_flight_.push_back({*chunk, std::max(free_at_ns_ + latency_ns_, now_ns)});
+      copied_at_ns_ = std::max(copied_at_ns_, now_ns) + chunk_copy_ns_;
+      in_flight_.push_back({*chunk, std::max(free_at_ns_ + latency_ns_, copied_at_ns_)});
     }
     return now_ns;
   }
@@ -85,8 +87,10 @@ class SimLink {
   const int64_t latency_ns_;
   const int64_t chunk_prepare_ns_;
   const int64_t chunk_start_ns_;
+  const int64_t chunk_copy_ns_;
   int64_t free_at_ns_ = 0;
   int64_t starter_free_at_ns_ = 0;
+  int64_t copied_at_ns_ = 0;
   int64_t busy_ns_ = 0;
   std::deque<InFlight> in_flight_;
 };
@@ -347,6 +351,7 @@ void SimulatedDevice::Impl::Prefetch(size_t step, int32_t layer) {
 }
 
 void SimulatedDevice::Impl::RunArrivals(int32_t layer) {
+  bool waited = false;
   while (pending_ > 0) {
     Advance(now_ns_);
     if (arrived_.empty()) {
@@ -354,7 +359,13 @@ void SimulatedDevice::Impl::RunArrivals(int32_t layer) {
       CHECK(next_ns != kNever);
       layer_stall_ns_ += next_ns - now_ns_;
       now_ns_ = next_ns;
+      waited = true;
       continue;
+    }
+    if (std::exchange(waited, false)) {
+      ++result_.waits;
+      layer_stall_ns_ += options_.wake_ns;
+      now_ns_ += options_.wake_ns;
     }
     // While others wait for a buffer, those in buffers go one at a time.
     int32_t experts = 0;

@@ -76,7 +76,10 @@ struct DeviceSimOptions {
   // while compute runs, that is a thread of its own.
   int64_t chunk_prepare_ns = 0;
   int64_t chunk_start_ns = 0;
+  // What it takes of a thread that makes one copy after the other, once they are started.
+  int64_t chunk_copy_ns = 0;
   int64_t arrival_ns = 0;                // what compute takes to note that an expert has come
+  int64_t wake_ns = 0;                   // how much longer compute waits than until one has come
   int64_t ranking_ns = 0;                // what finding victims takes, of a layer that needs some
   TransferQueueOptions queue;            // but for `max_jobs`, which follows from the slots
   std::vector<LinkChange> link_changes;  // ascending by step
@@ -112,6 +115,7 @@ struct DeviceSimResult {
   uint64_t bytes_wasted = 0;
   uint64_t bytes_regret = 0;          // loaded again because a prefetch had evicted them
   uint64_t prefetch_switch_offs = 0;  // by the planner's ledger
+  uint64_t waits = 0;                 // of compute, each for one expert more
   // From asking for an expert that is not there to its arrival, summed over late hits and misses.
   int64_t arrival_wait_ns = 0;
   std::vector<int64_t> step_stall_ns;  // [steps]

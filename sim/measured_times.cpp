@@ -155,6 +155,7 @@ Result<MeasuredCosts> FitCosts(std::span<const MeasuredLayer> layers,
   costs.expert_row = expert_costs[3];
   costs.chunk_prepare = copy.prepare;
   costs.chunk_start = copy.start;
+  costs.chunk_copy = copy.copy;
   costs.arrival = std::max(expert_costs[4] - copy.prepare - copy.start, 0.0);
   costs.ranked_slot = std::max(expert_costs[5], 0.0);
   costs.step_end = end_costs[0];

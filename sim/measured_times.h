@@ -25,7 +25,9 @@ struct MeasuredCosts {
   // See DeviceSimOptions.
   double chunk_prepare = 0;
   double chunk_start = 0;
+  double chunk_copy = 0;
   double arrival = 0;
+  double wake = 0;
   double ranked_slot = 0;
 };
 
@@ -64,6 +66,7 @@ struct MeasuredStepEnd {
 struct MeasuredCopy {
   double prepare = 0;
   double start = 0;
+  double copy = 0;  // of a thread that makes the copies, unless who starts them does
 };
 
 // The costs that explain the typical layer: deviations count by their size, relative to the time,

@@ -122,11 +122,13 @@ Status WorkerProcess::OpenDevice() {
         }));
   }
   CpuDeviceOptions cpu;
-  cpu.threads =
-      options_.threads > 0 ? options_.threads : std::max(1, CoreCount() / std::max(1, workers));
+  workers = std::max(1, workers);
+  cpu.threads = options_.threads > 0 ? options_.threads : std::max(1, CoreCount() / workers);
   cpu.kernels = options_.kernels;
   cpu.int8_activations = options_.int8_activations;
   cpu.link = options_.link;
+  // The cores that no worker computes on serve their links, one each.
+  cpu.link.copy_thread = workers * (cpu.threads + 1) <= CoreCount();
   ASSIGN_OR_RETURN(device_, CreateCpuDevice(cpu));
   return OkStatus();
 }
@@ -158,7 +160,7 @@ std::string WorkerProcess::EffectiveConfig() const {
       R"({{"device":"{}","kernels":"{}","arithmetic":"{}","threads":{},"device_memory":"{}","cache_ranking":"{}","prefetch":{},)"
       R"("stride":"{}","forecaster":{},"predictor":{},)"
       R"("expert_slots":{},"slots_by_size":[{}],"streaming_buffers":{},)"
-      R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"sequences_max":{},)"
+      R"("link_bytes_per_second":{},"link_latency_ns":{},"link_emulated":{},"link_copy_thread":{},"sequences_max":{},)"
       R"("prefill_tokens_max":{},"prefix_cache":{},"batching":"{}","transfer_chunk_bytes":{},"kv_dtype":"{}"}})",
       device.name, device.kernels, Arithmetic(), device.threads,
       options_.device_memory_host ? "host" : "private",
@@ -168,7 +170,7 @@ std::string WorkerProcess::EffectiveConfig() const {
       InUse(TablesKind::kForecaster), InUse(TablesKind::kPredictor), plan_.expert_slots,
       fmt::join(SlotsOf(plan_.slot_classes), ","), plan_.streaming_buffers,
       device.link.bytes_per_second, device.link.latency_ns, device.link.emulated,
-      options_.sequences_max, options_.prefill_tokens_max, KeepsPrefixes(),
+      device.link.copy_thread, options_.sequences_max, options_.prefill_tokens_max, KeepsPrefixes(),
       options_.static_batches ? "static" : "continuous", options_.transfer_chunk_bytes,
       DTypeName(options_.kv_dtype));
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "device/cpu/copy_thread.h"
 #include "device/cpu/cpu_ops.h"
 #include "device/cpu/event_table.h"
 #include "device/cpu/host_memory.h"
@@ -20,6 +21,9 @@ namespace expertflow {
 namespace {
 
 using cpu::StreamProgress;
+
+// Whoever starts larger copies is no thread that computes (worker/transfer_engine.h).
+constexpr size_t kHandedOverBytes = 64 * 1024;
 
 // Returns at `at_ns` or as soon after as it can: sleeps while there is time, spins at the end.
 void WaitUntilNs(int64_t at_ns) {
@@ -39,7 +43,9 @@ class CpuDevice : public Device {
       : properties_(std::move(properties)),
         pool_(std::move(pool)),
         ops_(kernels, integer_products, *pool_, progress_),
-        pacer_(properties_.link) {}
+        pacer_(properties_.link) {
+    if (properties_.link.copy_thread) copy_thread_ = std::make_unique<cpu::CopyThread>(progress_);
+  }
 
   const DeviceProperties& properties() const override { return properties_; }
 
@@ -49,10 +55,10 @@ class CpuDevice : public Device {
 
   Status CopyToDevice(StreamKind stream, void* device_dst, const void* host_src,
                       size_t bytes) override {
-    const StreamProgress::Work work(progress_, stream);
     if (stream == StreamKind::kTransfer) {
       CopyOverLink(device_dst, host_src, bytes);
     } else {
+      const StreamProgress::Work work(progress_, stream);
       std::memcpy(device_dst, host_src, bytes);
     }
     return OkStatus();
@@ -60,12 +66,14 @@ class CpuDevice : public Device {
 
   Status CopyToHost(StreamKind stream, void* host_dst, const void* device_src,
                     size_t bytes) override {
+    WaitForCopies(stream);
     const StreamProgress::Work work(progress_, stream);
     std::memcpy(host_dst, device_src, bytes);
     return OkStatus();
   }
 
   Status Fill(StreamKind stream, void* device_dst, uint32_t pattern, size_t bytes) override {
+    WaitForCopies(stream);
     const StreamProgress::Work work(progress_, stream);
     CHECK(bytes % sizeof(pattern) == 0);
     std::fill_n(static_cast<uint32_t*>(device_dst), bytes / sizeof(pattern), pattern);
@@ -118,6 +126,11 @@ class CpuDevice : public Device {
     return {stream, progress_.Begun(stream), link_ns};
   }
 
+  // Work of the transfer stream ends in its order.
+  void WaitForCopies(StreamKind stream) const {
+    if (stream == StreamKind::kTransfer && copy_thread_ != nullptr) copy_thread_->Drain();
+  }
+
   // Over an emulated link the bytes are written at once and count as arrived when the link has
   // delivered them, as with a copy engine of its own; the call does not wait for that.
   void CopyOverLink(void* device_dst, const void* host_src, size_t bytes) {
@@ -125,10 +138,13 @@ class CpuDevice : public Device {
     int64_t busy_ns = 0;
     if (properties_.link.emulated) {
       link_end_ns_.store(pacer_.Submit(begin_ns, bytes), std::memory_order_release);
-      std::memcpy(device_dst, host_src, bytes);
+      if (copy_thread_ == nullptr || bytes > kHandedOverBytes ||
+          !copy_thread_->HandOver(device_dst, host_src, bytes, begin_ns)) {
+        CopyHere(device_dst, host_src, bytes);
+      }
       busy_ns = pacer_.TransferNs(bytes);
     } else {
-      std::memcpy(device_dst, host_src, bytes);
+      CopyHere(device_dst, host_src, bytes);
       busy_ns = NowNs() - begin_ns;
     }
     copies_.fetch_add(1, std::memory_order_relaxed);
@@ -147,8 +163,15 @@ class CpuDevice : public Device {
                                         kNames[static_cast<size_t>(point.stream)]));
   }
 
+  void CopyHere(void* device_dst, const void* host_src, size_t bytes) {
+    WaitForCopies(StreamKind::kTransfer);
+    const StreamProgress::Work work(progress_, StreamKind::kTransfer);
+    std::memcpy(device_dst, host_src, bytes);
+  }
+
   const DeviceProperties properties_;
   StreamProgress progress_;
+  std::unique_ptr<cpu::CopyThread> copy_thread_;  // null: none
   cpu::EventTable events_;
   std::unique_ptr<cpu::ThreadPool> pool_;
   cpu::CpuOps ops_;
@@ -184,6 +207,7 @@ Result<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options)
   properties.link = options.link;
   properties.link.emulated = options.link.bytes_per_second > 0;
   properties.link.asynchronous = properties.link.emulated;
+  properties.link.copy_thread = properties.link.emulated && options.link.copy_thread;
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(
       std::move(properties), *kernels, options.int8_activations, std::move(pool)));
 }

@@ -2,7 +2,8 @@
 // memory, and a transfer stream whose link to "device memory" can be emulated, so that caching and
 // overlap are real and measurable without an accelerator.
 //
-// Work runs on the thread that enqueues it, before the call returns (the contract allows it).
+// Work runs on the thread that enqueues it, before the call returns (the contract allows it), but
+// for copies that a copy thread makes.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,9 @@ struct CpuDeviceOptions {
   // Quantised matrices are multiplied with activations rounded to INT8 (HasIntegerProducts() in
   // kernels/kernel_table.h); sums of its own.
   bool int8_activations = false;
-  LinkProperties link;  // emulated when its rate is not 0
+  // Emulated when its rate is not 0; then a copy thread may be asked for, of which machines with a
+  // core to spare make a copy engine (copy_thread.h).
+  LinkProperties link;
 };
 
 // Errors name the option and what this machine has.

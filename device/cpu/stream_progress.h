@@ -21,16 +21,20 @@ class StreamProgress {
   // One piece of work, from construction to destruction.
   class Work {
    public:
-    Work(StreamProgress& progress, StreamKind stream) : counts_(progress.Of(stream)) {
-      counts_.begun.fetch_add(1, std::memory_order_relaxed);
+    Work(StreamProgress& progress, StreamKind stream) : progress_(progress), stream_(stream) {
+      progress_.Begin(stream_);
     }
-    ~Work() { counts_.done.fetch_add(1, std::memory_order_release); }
+    ~Work() { progress_.End(stream_); }
     Work(const Work&) = delete;
     Work& operator=(const Work&) = delete;
 
    private:
-    Counts& counts_;
+    StreamProgress& progress_;
+    const StreamKind stream_;
   };
+  // Work that begins on one thread and ends on another. Of a stream, it ends in its order.
+  void Begin(StreamKind stream) { Of(stream).begun.fetch_add(1, std::memory_order_relaxed); }
+  void End(StreamKind stream) { Of(stream).done.fetch_add(1, std::memory_order_release); }
 
   uint64_t Begun(StreamKind stream) const {
     return Of(stream).begun.load(std::memory_order_acquire);

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "common/process.h"
+#include "common/units.h"
 #include "device/cpu/cpu_device.h"
 
 namespace expertflow {
@@ -23,6 +25,7 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   cpu.threads = options.threads;
   cpu.kernels = options.kernels;
   cpu.link = options.link;
+  cpu.link.copy_thread = options.copy_thread && HasSpareCore(options.threads);
   ASSIGN_OR_RETURN(bench->device_, CreateCpuDevice(cpu));
 
   const StoreView& store = model.store();
@@ -87,6 +90,15 @@ Result<int64_t> BenchEngine::RunToEnd(std::vector<int32_t>* tokens) {
     total_ns += step_ns;
   }
   return total_ns;
+}
+
+bool HasSpareCore(int32_t threads) {
+  return threads < CoreCount();
+}
+
+std::string DescribeEmulatedLink(int64_t latency_ns, int32_t threads) {
+  return fmt::format("emulated, {} a copy, made by {}", FormatDurationNs(latency_ns),
+                     HasSpareCore(threads) ? "a thread of its own" : "the thread that computes");
 }
 
 std::vector<int32_t> RandomPrompt(int32_t count, int32_t vocab, uint32_t seed) {

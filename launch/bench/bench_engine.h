@@ -24,6 +24,7 @@ struct BenchEngineOptions {
   std::shared_ptr<const NextUseModel> forecaster;  // null: none
   std::shared_ptr<const HybridModel> predictor;    // null: the pre-gate
   LinkProperties link;                             // emulated when its rate is not 0
+  bool copy_thread = true;                         // for such a link, where a core is spare
   int32_t positions = 1024;                        // of all sequences together
   int32_t sequences_max = 16;
   int32_t prefill_tokens = 512;          // of a prompt that run together
@@ -39,6 +40,7 @@ class BenchEngine {
 
   Device& device() { return *device_; }
   Engine& engine() { return *engine_; }
+  const LinkProperties& link() const { return device_->properties().link; }
   const MemoryPlan& plan() const { return plan_; }
   // "avx2, 2 threads"
   std::string DeviceSettings() const;
@@ -60,6 +62,11 @@ class BenchEngine {
   uint64_t next_sequence_ = 1;
   StepOutput output_;
 };
+
+// For the copies of an emulated link.
+bool HasSpareCore(int32_t threads);
+// "emulated, 10 us a copy, made by a thread of its own"
+std::string DescribeEmulatedLink(int64_t latency_ns, int32_t threads);
 
 // `count` token ids below `vocab`; equal arguments give equal ids.
 std::vector<int32_t> RandomPrompt(int32_t count, int32_t vocab, uint32_t seed);

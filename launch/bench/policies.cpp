@@ -234,7 +234,7 @@ Result<BenchReport> BenchPolicies(const BenchSetup& setup) {
   report.AddSetting("fitted", fmt::format("predictor {}, forecaster {}",
                                           fitted.predictor != nullptr ? "yes" : "none",
                                           fitted.forecaster != nullptr ? "yes" : "none"));
-  report.AddSetting("link", fmt::format("emulated, {} a copy", FormatDurationNs(kLinkLatencyNs)));
+  report.AddSetting("link", DescribeEmulatedLink(kLinkLatencyNs, setup.threads));
   report.AddSetting("text",
                     fmt::format("{} prompts of {} random tokens, one by one, {} drawn ones each; "
                                 "the same in all arms",

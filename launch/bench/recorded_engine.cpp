@@ -33,6 +33,7 @@ Result<RecordedSettings> RecordedEngine::settings() const {
   settings.chunk_bytes = EngineOptions{}.transfer_chunk_bytes;
   settings.link_bytes_per_second = options_.link.bytes_per_second;
   settings.link_latency_ns = options_.link.latency_ns;
+  settings.copy_thread = engine_->link().copy_thread;
   RETURN_IF_ERROR(settings.TakeBlocks(model_.store().ExpertBlockBytes()));
   return settings;
 }

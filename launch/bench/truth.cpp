@@ -120,7 +120,8 @@ Result<BenchReport> BenchTruth(const BenchSetup& setup) {
     probes.emplace_back(model, MachineProbeOptions{.threads = setup.threads,
                                                    .kernels = setup.kernels,
                                                    .resident_percent = resident,
-                                                   .temperature = kTemperature});
+                                                   .temperature = kTemperature,
+                                                   .copy_thread = HasSpareCore(setup.threads)});
   }
   for (int32_t repetition = 0; repetition < setup.Repetitions(kRepetitions); ++repetition) {
     for (size_t c = 0; c < cells.size(); ++c) {
@@ -137,7 +138,7 @@ Result<BenchReport> BenchTruth(const BenchSetup& setup) {
   report.machine = host.Describe();
   report.AddSetting("model", model.name());
   report.AddSetting("threads", std::to_string(setup.threads));
-  report.AddSetting("link latency", FormatDurationNs(kLinkLatencyNs));
+  report.AddSetting("link", DescribeEmulatedLink(kLinkLatencyNs, setup.threads));
   report.AddSetting("text", fmt::format("{} prompts of {} random tokens, {} drawn ones each",
                                         kPrompts, kPromptTokens, kNewTokens));
   report.AddSetting("samples", "arms take turns; of each layer the median over repetitions");

@@ -72,7 +72,8 @@ Result<AsRecorded> SimulateAsRecorded(const std::string& trace, const std::strin
       opened, {.threads = config.value("threads", 1),
                .kernels = config.value("kernels", std::string("auto")),
                .resident_percent = 100.0 * settings->slots_in_all() / run.shape().experts_total(),
-               .temperature = run.temperature()});
+               .temperature = run.temperature(),
+               .copy_thread = settings->copy_thread});
   for (int i = 0; i < kProbes; ++i) RETURN_IF_ERROR(probe.Run());
   ASSIGN_OR_RETURN(const MeasuredCosts costs, probe.Costs());
   ASSIGN_OR_RETURN(const DeviceSimResult result, SimulateRecorded(run, *settings, costs));

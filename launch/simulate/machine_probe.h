@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "common/status.h"
+#include "device/device.h"
 #include "launch/bench/bench_model.h"
+#include "launch/bench/typical_steps.h"
+#include "launch/simulate/recorded_run.h"
 #include "sim/measured_times.h"
 
 namespace expertflow {
@@ -19,6 +22,7 @@ struct MachineProbeOptions {
   // tokens are drawn is part of a step.
   double resident_percent = 100;
   float temperature = 0;
+  bool copy_thread = false;  // LinkProperties
 };
 
 class MachineProbe {
@@ -34,15 +38,26 @@ class MachineProbe {
   Result<MeasuredCosts> Costs() const;
 
  private:
-  Status RunWith(int32_t batch);
+  struct ProbedRun {
+    RecordedRun run;
+    RecordedSettings settings;
+  };
+  Result<ProbedRun> RunOnce(int32_t batch, const LinkProperties& link) const;
   Status TimeCopies();
 
   const BenchModel& model_;
   const MachineProbeOptions options_;
+  // How much longer than until a copy has come compute waits for it: what `costs` do not explain.
+  Result<double> WakeNs(const MeasuredCosts& costs) const;
+
+  // A run that waits for its copies, every time the same steps.
+  ProbedRun waiting_;  // the first
+  TypicalSteps waiting_steps_;
   std::vector<MeasuredLayer> layers_;
   std::vector<MeasuredStepEnd> ends_;
   std::vector<int64_t> prepare_ns_;  // of an expert's copy
   std::vector<int64_t> start_ns_;
+  std::vector<int64_t> copy_ns_;
 };
 
 // The figures, a line each.

@@ -73,7 +73,7 @@ Status RecordedRun::Spans(std::span<const TraceSpan> spans) {
   return OkStatus();
 }
 
-void RecordedRun::AddMeasured(int32_t slots, std::vector<MeasuredLayer>* layers,
+void RecordedRun::AddMeasured(int32_t slots, bool copy_thread, std::vector<MeasuredLayer>* layers,
                               std::vector<MeasuredStepEnd>* ends) const {
   const Lockstep steps = MakeRecordedSteps(routing_, rows_);
   int32_t held = 0;
@@ -99,7 +99,8 @@ void RecordedRun::AddMeasured(int32_t slots, std::vector<MeasuredLayer>* layers,
       held = std::min(slots, held + times.chunks);
       layer.runs = times.chunks > 0 && times.chunks < layer.experts ? 2 : 1;
       layer.before_ns = times.before_ns;
-      layer.inside_ns = times.inside_ns;
+      // What waited for a copy thread did not compute; without one, who waits copies.
+      layer.inside_ns = times.inside_ns - (copy_thread ? times.stall_ns : 0);
       layers->push_back(layer);
     }
     ends->push_back(end);
@@ -180,6 +181,7 @@ Result<RecordedSettings> SettingsOf(const TraceShape& shape) {
   settings.chunk_bytes = number("transfer_chunk_bytes");
   settings.link_bytes_per_second = number("link_bytes_per_second");
   settings.link_latency_ns = static_cast<int64_t>(number("link_latency_ns"));
+  settings.copy_thread = config.value("link_copy_thread", false);
   refuse(settings.link_bytes_per_second == 0, "had no link to emulate");
   RETURN_IF_ERROR(status);
   return settings;
@@ -199,7 +201,9 @@ Result<DeviceSimResult> SimulateRecorded(const RecordedRun& run, const RecordedS
   options.link_latency_ns = settings.link_latency_ns;
   options.chunk_prepare_ns = static_cast<int64_t>(costs.chunk_prepare);
   options.chunk_start_ns = static_cast<int64_t>(costs.chunk_start);
+  options.chunk_copy_ns = static_cast<int64_t>(costs.chunk_copy);
   options.arrival_ns = static_cast<int64_t>(costs.arrival);
+  options.wake_ns = static_cast<int64_t>(costs.wake);
   options.ranking_ns = static_cast<int64_t>(costs.ranked_slot * settings.slots_in_all());
   const Lockstep steps = MakeRecordedSteps(run.routing(), run.rows());
   return SimulateDevice(run.routing(), steps, MeasuredTimes(costs), std::move(options));

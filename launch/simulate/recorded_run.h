@@ -45,7 +45,7 @@ class RecordedRun final : public TraceSink {
   const std::vector<StepTimes>& steps() const { return steps_; }
 
   // What FitCosts() takes, of a run with a cache of `slots`. REQUIRES: nothing waited for the link
-  void AddMeasured(int32_t slots, std::vector<MeasuredLayer>* layers,
+  void AddMeasured(int32_t slots, bool copy_thread, std::vector<MeasuredLayer>* layers,
                    std::vector<MeasuredStepEnd>* ends) const;
 
  private:
@@ -74,6 +74,7 @@ struct RecordedSettings {
   uint64_t chunk_bytes = 1 << 20;
   uint64_t link_bytes_per_second = 0;
   int64_t link_latency_ns = 0;
+  bool copy_thread = false;  // LinkProperties
 
   int32_t slots_in_all() const;
   // What each expert of the run's model takes. An error when their sizes are not those of the

@@ -237,18 +237,20 @@ TEST_P(DeviceConformance, AWaitForTheLinkEndsAtItsDeadline) {
   EXPECT_TRUE(device_->SynchronizeStream(StreamKind::kTransfer, Soon()).ok());
 }
 
-Result<std::unique_ptr<Device>> CpuWithLink() {
+Result<std::unique_ptr<Device>> CpuWithLink(bool copy_thread) {
   CpuDeviceOptions options;
   options.threads = 2;
   options.link.bytes_per_second = 50'000'000;
   options.link.latency_ns = 10'000;
+  options.link.copy_thread = copy_thread;
   return CreateCpuDevice(options);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Cpu, DeviceConformance,
     testing::Values(DeviceUnderTest{"cpu", [] { return CreateCpuDevice({.threads = 2}); }},
-                    DeviceUnderTest{"cpu_link", CpuWithLink}),
+                    DeviceUnderTest{"cpu_link", [] { return CpuWithLink(false); }},
+                    DeviceUnderTest{"cpu_copy_thread", [] { return CpuWithLink(true); }}),
     testing::PrintToStringParamName());
 
 }  // namespace

@@ -17,7 +17,7 @@ struct PrefetchTrialOptions {
   int32_t window_passes = 8;
   int32_t settle_passes =
       1;  // of a window, that do not count: copies of the other way are under way
-  int32_t rounds_most = 8;
+  int32_t rounds_most = 4;
   double sure = 2.5;  // standard errors that the means must differ by
   // Share of a layer's time that prefetch may cost: it also takes away waits, which come in lumps.
   double cost_most = 0.03;

@@ -122,6 +122,32 @@ TEST(DeviceSimulatorTest, TimeIsTheLinksWhenNothingIsKept) {
   EXPECT_EQ(result.total_ns, 20 * (3 * layer + 200'000));
 }
 
+TEST(DeviceSimulatorTest, TimeIsThatOfWhoCopiesWhereTheLinkIsFaster) {
+  const RoutingTrace trace = Trace(3, 8, 1, 20);
+  const Lockstep lockstep = MakeLockstep(trace, AllSequences(trace), 1);
+  // As above, in chunks that pass the link in an eighth of a millisecond.
+  DeviceSimOptions options = Options(0, 4'000'000'000);
+  options.queue.chunk_bytes = kExpertBytes / 8;
+  options.chunk_copy_ns = 200'000;
+  const DeviceSimResult result = Simulate(trace, lockstep, std::move(options));
+  EXPECT_EQ(result.link_busy_ns, 20ll * 3 * 4 * 1'000'000);
+  const int64_t layer = 100'000 + 4 * 8 * 200'000 + 50'000;
+  EXPECT_EQ(result.total_ns, 20 * (3 * layer + 200'000));
+}
+
+TEST(DeviceSimulatorTest, WhoWaitsForAnExpertWakesSomeTimeAfterIt) {
+  const RoutingTrace trace = Trace(3, 8, 1, 20);
+  const Lockstep lockstep = MakeLockstep(trace, AllSequences(trace), 1);
+  const DeviceSimResult at_once = Simulate(trace, lockstep, Options(0, 4'000'000'000));
+  DeviceSimOptions options = Options(0, 4'000'000'000);
+  options.wake_ns = 7'000;
+  const DeviceSimResult later = Simulate(trace, lockstep, std::move(options));
+  EXPECT_EQ(later.waits, 20u * 3 * 4);
+  // The copies go on meanwhile, so only the last of each layer is the later for it.
+  EXPECT_EQ(later.total_ns, at_once.total_ns + 20ll * 3 * 7'000);
+  EXPECT_EQ(later.stall_ns, at_once.stall_ns + 20ll * 3 * 7'000);
+}
+
 TEST(DeviceSimulatorTest, FIELD_01_APerfectPrefetchHidesCopiesThatFit) {
   const RoutingTrace trace = Trace(12, 32, 2, 60);
   const Lockstep lockstep = MakeLockstep(trace, AllSequences(trace), 1);

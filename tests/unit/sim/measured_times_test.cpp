@@ -19,9 +19,10 @@ constexpr MeasuredCosts kTrue{.step_begin = 3'000,
                               .step_end_row = 20'000,
                               .chunk_prepare = 500,
                               .chunk_start = 2'000,
+                              .chunk_copy = 6'000,
                               .arrival = 3'000,
                               .ranked_slot = 20};
-constexpr MeasuredCopy kCopy{.prepare = 500, .start = 2'000};
+constexpr MeasuredCopy kCopy{.prepare = 500, .start = 2'000, .copy = 6'000};
 constexpr double kPolicies = 1'500;  // of kTrue.layer, inside
 
 struct Samples {
@@ -68,6 +69,7 @@ void ExpectTrue(const MeasuredCosts& costs) {
   EXPECT_NEAR(costs.expert_row, kTrue.expert_row, 20);
   EXPECT_EQ(costs.chunk_prepare, kTrue.chunk_prepare);
   EXPECT_EQ(costs.chunk_start, kTrue.chunk_start);
+  EXPECT_EQ(costs.chunk_copy, kTrue.chunk_copy);
   EXPECT_NEAR(costs.arrival, kTrue.arrival, 30);
   EXPECT_NEAR(costs.ranked_slot, kTrue.ranked_slot, 1);
   EXPECT_NEAR(costs.step_end, kTrue.step_end, 50);

@@ -23,10 +23,10 @@ using ::testing::HasSubstr;
 using testing::RandomMoe;
 using testing::RandomStep;
 
-std::unique_ptr<FaultDevice> MakeDevice(uint64_t link_bytes_per_second) {
+std::unique_ptr<FaultDevice> MakeDevice(const LinkProperties& link) {
   CpuDeviceOptions options;
   options.threads = 1;
-  options.link.bytes_per_second = link_bytes_per_second;
+  options.link = link;
   auto device = CreateCpuDevice(options);
   EXPECT_TRUE(device.ok()) << device.status().ToString();
   return std::make_unique<FaultDevice>(std::move(device).value());
@@ -47,8 +47,8 @@ std::vector<int32_t> SlotsByClass(const RandomMoe& model, int32_t slots) {
 }
 
 struct Rig {
-  Rig(DType dtype, CachedExecutorOptions options, uint64_t link_bytes_per_second = 0)
-      : model(dtype), device(MakeDevice(link_bytes_per_second)) {
+  Rig(DType dtype, CachedExecutorOptions options, const LinkProperties& link = {})
+      : model(dtype), device(MakeDevice(link)) {
     options.top_k = RandomMoe::kTopK;
     options.slots = SlotsByClass(model, options.slots.front());
     const uint64_t bytes = CachedExecutorMemoryBytes(model, options.slots, options.stream_buffers);
@@ -286,11 +286,13 @@ TEST(CachedExecutor, FollowsThePublishedLeadAndGoesOnWithIt) {
 // start them when they are needed already.
 TEST(CachedExecutor, SmallPrefetchesAreOnTheirWayBeforeTheCallReturns) {
   for (const uint64_t rate : {uint64_t{50'000'000}, uint64_t{1'000'000'000'000}}) {
-    Rig rig(DType::kBF16, Options(24, 1), rate);
-    rig.Run(200, 5, false);
-    const ExecutorStats stats = rig.cached->stats();
-    EXPECT_GT(stats.prefetch_used, 50u);
-    EXPECT_GT(stats.bytes_prefetch, stats.bytes_demand / 10) << rate << " bytes/s";
+    for (const bool copy_thread : {false, true}) {
+      Rig rig(DType::kBF16, Options(24, 1), {.bytes_per_second = rate, .copy_thread = copy_thread});
+      rig.Run(200, 5, false);
+      const ExecutorStats stats = rig.cached->stats();
+      EXPECT_GT(stats.prefetch_used, 50u);
+      EXPECT_GT(stats.bytes_prefetch, stats.bytes_demand / 10) << rate << " bytes/s";
+    }
   }
 }
 
@@ -380,7 +382,7 @@ TEST(CachedExecutor, DestroyedWhileCopiesAreQueued) {
 
 TEST(CachedExecutor, BadOptionsAndCallsAreRefused) {
   const RandomMoe model(DType::kBF16);
-  const auto device = MakeDevice(0);
+  const auto device = MakeDevice({});
   CachedExecutorOptions options = Options(4);
   options.top_k = RandomMoe::kTopK;
   EXPECT_THAT(CachedExecutor::Create(*device, model, options).status().message(),

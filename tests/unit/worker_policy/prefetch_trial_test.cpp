@@ -8,7 +8,7 @@
 namespace expertflow {
 namespace {
 
-constexpr int32_t kLayers = 4;
+constexpr int32_t kLayers = 12;
 
 class Random {
  public:

@@ -118,6 +118,7 @@ Result<SimulationOptions> SimulationFrom(const Options& options) {
   simulation.batch = static_cast<int32_t>(options.Integer("batch"));
   simulation.seed = static_cast<uint64_t>(options.Integer("seed"));
   simulation.prediction_ns = options.DurationNs("prediction-time");
+  ASSIGN_OR_RETURN(simulation.stride, StrideOf(options));
   simulation.arms = SplitAtCommas(options.Text("arms"));
   if (simulation.arms.empty()) simulation.arms = {ArmNames().begin(), ArmNames().end()};
   for (const std::string& arm : simulation.arms) {

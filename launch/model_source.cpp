@@ -194,10 +194,14 @@ Result<bool> ComputesInPlace(const Options& options) {
   return !options.Given("expert-memory") && !(has_link && options.Given("link"));
 }
 
-int32_t StrideOf(const Options& options) {
-  if (FindOption(options.command(), "stride") == nullptr) return 0;
-  const std::string stride = options.Text("stride");
-  return stride == "auto" ? 0 : stride[0] - '0';  // 1 to 8
+Result<StrideBounds> StrideOf(const Options& options) {
+  if (FindOption(options.command(), "stride") == nullptr) return StrideBounds{};
+  const std::string text = options.Text("stride");
+  const std::optional<StrideBounds> stride = ParseStride(text);
+  if (stride) return *stride;
+  return InvalidArgument(fmt::format(
+      "{}: expected auto, a number of layers from 1 to {}, or two such as 4-6, found \"{}\"",
+      options.Origin("stride"), kStrideMost, text));
 }
 
 DType KvTypeOf(const Options& options) {
@@ -219,7 +223,8 @@ Result<MemoryPlan> PlanFor(const Options& options, const ModelSource& model) {
   input.prefill_tokens_max = static_cast<int32_t>(options.Integer("prefill-tokens"));
   const bool prefetch = FindOption(options.command(), "prefetch") == nullptr ||
                         options.Switch("prefetch");  // inspect: as a worker by default
-  input.lookahead_max = LookaheadMost(prefetch, StrideOf(options));
+  ASSIGN_OR_RETURN(const StrideBounds stride, StrideOf(options));
+  input.lookahead_max = LookaheadMost(prefetch, stride);
   return MakeMemoryPlan(*model.architecture, input);
 }
 

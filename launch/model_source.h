@@ -12,6 +12,7 @@
 #include "launch/options.h"
 #include "model/arch/architecture.h"
 #include "model/tokenizer/tokenizer.h"
+#include "predictor/core/stride_bounds.h"
 #include "worker/memory_plan.h"
 
 namespace expertflow {
@@ -42,8 +43,8 @@ Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const Options& options, const M
 
 // Whether the worker options mean computing in place; contradictions are named.
 Result<bool> ComputesInPlace(const Options& options);
-// Layers of lead of the prefetch; 0: as measured.
-int32_t StrideOf(const Options& options);
+// Layers of lead of the prefetch; for commands without the option, as by default.
+Result<StrideBounds> StrideOf(const Options& options);
 // What --kv-dtype says.
 DType KvTypeOf(const Options& options);
 // The memory plan of one worker. The command has the worker's options, or most of them.

@@ -492,11 +492,13 @@ constexpr OptionSpec kOptions[] = {
      {.default_note = "not emulated"}},
     {"prefetch", Type::kChoice, kSetup, "on|off", "on", "load predicted experts ahead", {}},
     {"stride",
-     Type::kChoice,
+     Type::kText,
      kSetup,
-     "auto|1|2|3|4|5|6|7|8",
+     "auto|N|MIN-MAX",
      "auto",
-     "how many layers ahead to load predicted experts; auto: as copies and layers are measured",
+     "how many layers ahead to load predicted experts, 1 to 8; auto or a range: as copies and "
+     "layers "
+     "are measured",
      {}},
     {"stride-control",
      Type::kChoice,

@@ -23,7 +23,7 @@ Result<WorkerOptions> WorkerOptionsFrom(const Options& options) {
   worker.learns = options.Text("learning") != "off";
   worker.shares_learning = options.Text("learning") == "job";
   worker.shares_stride = options.Text("stride-control") == "job";
-  worker.stride = StrideOf(options);
+  ASSIGN_OR_RETURN(worker.stride, StrideOf(options));
   worker.policy_time_most = options.Number("policy-time") / 100;
   worker.kv_memory_bytes = options.Bytes("kv-memory");
   worker.kv_memory_most_bytes = options.Bytes("kv-memory-most");

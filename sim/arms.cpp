@@ -116,7 +116,8 @@ Result<Arm> MakeArm(std::string_view name, const ArmSetup& setup, uint64_t exper
     DynamicStrideOptions stride;
     stride.expert_bytes = expert_bytes;
     stride.moe_layers = setup.trace->layers();
-    stride.stride_max = setup.stride_max;
+    stride.stride_min = setup.stride.least;
+    stride.stride_max = setup.stride.most;
     options.stride = std::make_unique<DynamicStride>(stride);
   }
   return arm;

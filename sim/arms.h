@@ -11,6 +11,7 @@
 
 #include "common/status.h"
 #include "predictor/core/next_use_forecaster.h"
+#include "predictor/core/stride_bounds.h"
 #include "sim/device_simulator.h"
 #include "sim/routing_trace.h"
 
@@ -23,7 +24,7 @@ struct ArmSetup {
   std::vector<double> recall;                      // of predictions, by distance from 1 on
   std::shared_ptr<const NextUseModel> forecaster;  // null: without
   uint64_t seed = 1;
-  int32_t stride_max = 8;
+  StrideBounds stride;  // of arms that measure
   int64_t prediction_ns = 0;
   uint64_t chunk_bytes = 1 << 20;
 };

@@ -54,6 +54,7 @@ ExpertPolicyOptions PolicyOptions(const ExpertBlockSource& source,
   policy.forecaster = options.forecaster;
   policy.samples_best_cache = true;
   policy.weighs_prefetch = options.dynamic_stride && options.stride > 0;
+  policy.lead_min = options.stride_min;
   policy.sequences_max = static_cast<size_t>(std::max(1, options.sequences_max));
   return policy;
 }
@@ -74,14 +75,15 @@ std::unique_ptr<StrideController> MakeStride(const ExpertBlockSource& source,
   const auto moe_layers = static_cast<int32_t>(
       std::count_if(experts.begin(), experts.end(), [](int32_t count) { return count > 0; }));
   if (options.published_stride != nullptr) {
-    auto stride = std::make_unique<FollowedStride>(
-        FollowedStrideOptions{.moe_layers = moe_layers, .stride_max = options.stride});
+    auto stride = std::make_unique<FollowedStride>(FollowedStrideOptions{
+        .moe_layers = moe_layers, .stride_min = options.stride_min, .stride_max = options.stride});
     *followed = stride.get();
     return stride;
   }
   return std::make_unique<DynamicStride>(
       DynamicStrideOptions{.expert_bytes = LargestExpertBytes(source),
                            .moe_layers = moe_layers,
+                           .stride_min = options.stride_min,
                            .stride_max = options.stride});
 }
 
@@ -170,12 +172,13 @@ Result<std::unique_ptr<CachedExecutor>> CachedExecutor::Create(Device& device,
   }
   const int32_t fewest = *std::min_element(options.slots.begin(), options.slots.end());
   if (fewest < 0 || options.stream_buffers < 2 || options.top_k <= 0 || options.chunk_bytes == 0 ||
-      options.outstanding_chunks < 1 || options.stride < 0) {
+      options.outstanding_chunks < 1 || options.stride < 0 || options.stride_min < 1 ||
+      (options.stride > 0 && options.stride_min > options.stride)) {
     return InvalidArgument(fmt::format(
         "expert cache: {} slots (>= 0), {} streaming buffers (>= 2), top-{} (>= 1), chunks of {} "
-        "bytes (>= 1), {} outstanding (>= 1), stride {} (>= 0)",
+        "bytes (>= 1), {} outstanding (>= 1), stride {} (>= 0), at least {} (>= 1)",
         fewest, options.stream_buffers, options.top_k, options.chunk_bytes,
-        options.outstanding_chunks, options.stride));
+        options.outstanding_chunks, options.stride, options.stride_min));
   }
   if (options.forecaster != nullptr &&
       !ExpertPolicy::ForecasterFits(*options.forecaster, ExpertsPerLayer(source))) {

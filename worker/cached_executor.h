@@ -42,7 +42,8 @@ struct CachedExecutorOptions {
   size_t memory_bytes = 0;
 
   int32_t stride = 1;           // layers of lead of the prefetch, at most; 0: no prefetch
-  bool dynamic_stride = false;  // the lead follows what is measured, from 1 up to `stride`
+  bool dynamic_stride = false;  // the lead follows what is measured, from stride_min to `stride`
+  int32_t stride_min = 1;
   // With dynamic_stride: the lead for all workers, as it is published (PackStride()), instead of
   // one of its own; outlives the executor. Null: its own.
   const std::atomic<uint64_t>* published_stride = nullptr;

@@ -256,6 +256,7 @@ Status Engine::Init(const StoreView& store, TimelineRecorder* timeline) {
     cache.memory_bytes = cache_bytes;
     cache.stride = options_.prefetch ? plan.limits.lookahead_max : 0;
     cache.dynamic_stride = options_.dynamic_stride;
+    cache.stride_min = options_.stride_min;
     cache.published_stride = options_.published_stride;
     cache.prefetch.enabled = options_.prefetch;
     cache.ranking = options_.cache_ranking;

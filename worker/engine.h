@@ -45,6 +45,7 @@ struct EngineOptions {
   bool group_by_experts = false;  // admit next what needs the same experts; not in place
   bool prefetch = true;           // by plan.limits.lookahead_max layers, at most
   bool dynamic_stride = true;     // else by exactly as many
+  int32_t stride_min = 1;         // with that, at least
   const std::atomic<uint64_t>* published_stride = nullptr;  // CachedExecutorOptions
   CacheRanking cache_ranking = CacheRanking::kGuarded;
   std::shared_ptr<const NextUseModel> forecaster;  // null: none

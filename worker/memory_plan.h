@@ -13,17 +13,15 @@
 #include "expert_store/store_view.h"
 #include "model/arch/architecture.h"
 #include "model/arch/model.h"
+#include "predictor/core/stride_bounds.h"
 #include "worker/cache/slot_classes.h"
 #include "worker/schedule/memory_balance.h"
 
 namespace expertflow {
 
-// Layers of lead that a stride which follows measurements may come to.
-inline constexpr int32_t kStrideMost = 8;
-// What the model is to be built for. `stride` 0: as measured.
-constexpr int32_t LookaheadMost(bool prefetch, int32_t stride) {
-  if (!prefetch) return 0;
-  return stride == 0 ? kStrideMost : stride;
+// What the model is to be built for.
+constexpr int32_t LookaheadMost(bool prefetch, const StrideBounds& stride) {
+  return prefetch ? stride.most : 0;
 }
 
 // The model as the store holds it.

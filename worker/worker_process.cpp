@@ -165,8 +165,7 @@ std::string WorkerProcess::EffectiveConfig() const {
       device.name, device.kernels, Arithmetic(), device.threads,
       options_.device_memory_host ? "host" : "private",
       options_.cache_by_recency ? "recency" : "next-use",
-      options_.prefetch && !options_.device_memory_host,
-      options_.stride == 0 ? "auto" : std::to_string(options_.stride),
+      options_.prefetch && !options_.device_memory_host, FormatStride(options_.stride),
       InUse(TablesKind::kForecaster), InUse(TablesKind::kPredictor), plan_.expert_slots,
       fmt::join(SlotsOf(plan_.slot_classes), ","), plan_.streaming_buffers,
       device.link.bytes_per_second, device.link.latency_ns, device.link.emulated,
@@ -238,7 +237,8 @@ Status WorkerProcess::Attach(const StoreReady& ready) {
   engine_options.group_by_experts = options_.group_by_experts;
   if (options_.cache_by_recency) engine_options.cache_ranking = CacheRanking::kRecency;
   engine_options.prefetch = options_.prefetch;
-  engine_options.dynamic_stride = options_.stride == 0;
+  engine_options.dynamic_stride = !options_.stride.fixed();
+  engine_options.stride_min = options_.stride.least;
   if (options_.shares_stride && !board_is_out_of_reach_) {
     engine_options.published_stride = board_ ? &board_->word() : &stride_word_;
   }

@@ -13,6 +13,7 @@
 #include "common/status.h"
 #include "common/units.h"
 #include "device/device.h"
+#include "predictor/core/stride_bounds.h"
 #include "transport/transport.h"
 #include "transport/wireup.h"
 
@@ -35,8 +36,9 @@ struct WorkerOptions {
   double policy_time_most = 0.05;  // of a layer's time, for forecaster and predictor each
   bool learns = true;              // predictors, from what comes
   bool shares_learning = true;     // and from what comes to the other workers
-  bool shares_stride = true;       // with stride 0: one lead for all workers, else one of its own
-  int32_t stride = 0;  // layers of lead of the prefetch; 0: as measured, up to kStrideMost
+  bool shares_stride =
+      true;             // one lead for all workers, as far as it is not fixed, else one of its own
+  StrideBounds stride;  // layers of lead of the prefetch
   uint64_t kv_memory_bytes = 0;       // 0: see memory_plan.h
   uint64_t kv_memory_most_bytes = 0;  // likewise
   DType kv_dtype = DType::kF32;

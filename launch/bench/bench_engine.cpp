@@ -34,7 +34,9 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   input.store = StoreSizesOf(store);
   input.in_place = options.in_place;
   input.expert_memory = {.is_percent = true, .percent = options.resident_percent};
-  input.lookahead_max = LookaheadMost(options.prefetch, options.stride);
+  const StrideBounds stride =
+      options.stride == 0 ? StrideBounds{} : StrideBounds{options.stride, options.stride};
+  input.lookahead_max = LookaheadMost(options.prefetch, stride);
   input.kv_memory_bytes =
       static_cast<uint64_t>(options.positions) * architecture.shape().kv_bytes_per_token();
   input.sequences_max = options.sequences_max;
@@ -47,7 +49,7 @@ Result<std::unique_ptr<BenchEngine>> BenchEngine::Create(const BenchModel& model
   engine.static_batches = options.static_batches;
   engine.prefetch = options.prefetch;
   engine.prefix_cache = false;  // the same prompts come again and again
-  engine.dynamic_stride = options.stride == 0;
+  engine.dynamic_stride = !stride.fixed();
   engine.cache_ranking = options.cache_ranking;
   engine.forecaster = options.forecaster;
   engine.predictor = options.predictor;

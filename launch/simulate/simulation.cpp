@@ -56,6 +56,7 @@ Result<ExpertRoom> RoomForExperts(const SimModel& model, const HardwareProfile& 
 ArmSetup ArmSetupFor(const RoutingTrace& trace, std::span<const uint64_t> training_uses,
                      const SimulationOptions& options) {
   ArmSetup setup;
+  setup.stride = options.stride;
   setup.trace = &trace;
   setup.training_uses = training_uses;
   setup.recall = options.recall;

@@ -9,6 +9,7 @@
 
 #include "common/status.h"
 #include "predictor/core/next_use_forecaster.h"
+#include "predictor/core/stride_bounds.h"
 #include "sim/arms.h"
 #include "sim/device_simulator.h"
 #include "sim/roofline.h"
@@ -24,6 +25,7 @@ struct SimulationOptions {
   std::shared_ptr<const NextUseModel> forecaster;
   uint64_t seed = 1;
   int64_t prediction_ns = 0;
+  StrideBounds stride;  // of arms that measure
 };
 
 // What a device has room for beside dense weights and workspace.

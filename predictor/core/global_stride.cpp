@@ -5,7 +5,7 @@
 namespace expertflow {
 namespace {
 
-constexpr int32_t kStrideMost = 64;
+constexpr int32_t kReportedMost = 64;
 
 }  // namespace
 
@@ -16,7 +16,7 @@ bool GlobalStride::OnReport(WorkerId worker, uint64_t expert_bytes, int32_t stri
     // Windows come as wholes: how many layers would make one does not matter.
     stride_.emplace(DynamicStrideOptions{.expert_bytes = expert_bytes,
                                          .moe_layers = 1,
-                                         .stride_max = std::min(stride_max, kStrideMost)});
+                                         .stride_max = std::min(stride_max, kReportedMost)});
   }
   bool changed = false;
   if (round_.contains(worker)) changed = Close();

@@ -223,6 +223,11 @@ TEST(ForecasterTest, FIELD_04_FittedToARecordingItRanksTheCacheAndChangesNoToken
   };
   lasting({"--link", "1GB/s"});
   lasting({"--prompt", "In the beginning", "--prompt", "A list", "--stride", "4"});
+  lasting({"--link", "1GB/s", "--stride", "3-4"});
+  const std::string bounded = ReadAll(json_file);
+  EXPECT_TRUE(bounded.find("\"stride\": 3") != std::string::npos ||
+              bounded.find("\"stride\": 4") != std::string::npos)
+      << bounded;
 
   // Beside a model it is used by itself, and what is wrong with it is said.
   const std::string model = folder + "/model";
@@ -263,6 +268,7 @@ TEST(BadInputTest, IsRefusedInOneLine) {
       {{"--model", kModel, "--kernels", "avx9"}, {"--kernels", "avx9"}},
       {{"--model", kModel, "--no-such-option"}, {"--no-such-option"}},
       {{"--model", kModel, "--stride", "9"}, {"--stride", "9"}},
+      {{"--model", kModel, "--stride", "4-2"}, {"--stride", "4-2", "4-6"}},
       {{"--model", kModel, "--expert-memory", "9%", "--forecaster", "/none"},
        {"--forecaster", "/none"}},
       {{"--model", kModel, "--expert-memory", "9%", "--predictor", kModel + "/config.json"},

@@ -228,7 +228,8 @@ int32_t ExpertPolicy::lookahead() const {
   const bool useful = cache_.slots() > 0 && !cache_.AllResident() && planner_.active() &&
                       (trial_ == nullptr || trial_->on());
   if (!useful) return 0;
-  return lead_cost_ == nullptr ? stride_->stride() : lead_cost_->Most(stride_->stride());
+  if (lead_cost_ == nullptr) return stride_->stride();
+  return std::max(lead_cost_->Most(stride_->stride()), options_.lead_min);
 }
 
 Status ExpertPolicy::CheckInvariants() const {

@@ -35,6 +35,7 @@ struct ExpertPolicyOptions {
   size_t sequences_max = 64;                       // whose forecasts are kept
   bool samples_best_cache = false;                 // see BestCacheSample
   bool weighs_prefetch = false;                    // see PrefetchTrial and LeadCost
+  int32_t lead_min = 1;                            // which LeadCost leaves
 };
 
 // What the driver measured of one event.

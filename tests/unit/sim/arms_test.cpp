@@ -92,6 +92,7 @@ class ArmsTest : public ::testing::Test {
     setup.training_uses = uses_;
     setup.recall = {0.9, 0.8, 0.7};
     setup.forecaster = forecaster_;
+    setup.stride = stride_;
     auto arm = MakeArm(name, setup, 1'000'000);
     EXPECT_TRUE(arm.ok()) << arm.status().ToString();
     arm->options.slots = {40};
@@ -108,8 +109,21 @@ class ArmsTest : public ::testing::Test {
   RoutingTrace trace_;
   Lockstep lockstep_;
   std::vector<uint64_t> uses_;
+  StrideBounds stride_;
   std::shared_ptr<const NextUseModel> forecaster_;
 };
+
+TEST_F(ArmsTest, AMeasuredStrideStaysWithinItsBounds) {
+  for (const StrideBounds bounds : {StrideBounds{3, 4}, StrideBounds{2, 2}}) {
+    stride_ = bounds;
+    const DeviceSimResult result = Run("expertflow");
+    ASSERT_FALSE(result.strides.empty());
+    for (const StrideChange& change : result.strides) {
+      EXPECT_GE(change.stride, bounds.least);
+      EXPECT_LE(change.stride, bounds.most);
+    }
+  }
+}
 
 TEST_F(ArmsTest, EachServesEveryUseAndDecidesTheSameAgain) {
   uint64_t uses = 0;

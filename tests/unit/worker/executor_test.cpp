@@ -282,6 +282,23 @@ TEST(CachedExecutor, FollowsThePublishedLeadAndGoesOnWithIt) {
   EXPECT_FALSE(rig.cached->TakeStride().has_value());
 }
 
+TEST(CachedExecutor, TheLeadStaysWithinItsBounds) {
+  std::atomic<uint64_t> published{PackStride({1, 1, StrideCause::kMeasured, false})};
+  for (const bool followed : {false, true}) {
+    CachedExecutorOptions options = Options(24, 4);
+    options.dynamic_stride = true;
+    options.stride_min = 2;
+    if (followed) options.published_stride = &published;
+    Rig rig(DType::kBF16, options);
+    EXPECT_EQ(rig.cached->LookaheadLayers(), 2) << "before anything is measured";
+    for (int i = 0; i < 20; ++i) {
+      rig.Run(4, static_cast<uint64_t>(i), false);
+      EXPECT_GE(rig.cached->stats().stride, 2u);
+      EXPECT_LE(rig.cached->stats().stride, 4u);
+    }
+  }
+}
+
 // Small experts go out in the call that predicts them: a thread that has to be woken first would
 // start them when they are needed already.
 TEST(CachedExecutor, SmallPrefetchesAreOnTheirWayBeforeTheCallReturns) {

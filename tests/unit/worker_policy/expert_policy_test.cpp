@@ -119,10 +119,17 @@ TEST(ExpertPolicyTest, PrefetchThatMakesLayersLongerIsGivenUp) {
 }
 
 TEST(ExpertPolicyTest, CostlyPredictionsAreMadeForNoMoreLeadThanACopyNeeds) {
+  struct Case {
+    int64_t each_ns;
+    int32_t lead_min;
+    int32_t lead;
+  };
   std::vector<StrideMeasurement> heard;
-  for (const int64_t each_ns : {100, 5'000}) {
+  for (const auto& [each_ns, lead_min, lead] :
+       {Case{100, 1, 3}, Case{5'000, 1, 1}, Case{5'000, 2, 2}}) {
     ExpertPolicyOptions options = Options(6);
     options.weighs_prefetch = true;
+    options.lead_min = lead_min;
     ExpertPolicy policy(options, std::make_unique<Listener>(&heard));
     for (int32_t i = 0; i < 600; ++i) {
       const int64_t prediction_ns = policy.lookahead() * each_ns;
@@ -135,7 +142,7 @@ TEST(ExpertPolicyTest, CostlyPredictionsAreMadeForNoMoreLeadThanACopyNeeds) {
                 .predicted = policy.lookahead(),
                 .prediction_ns = prediction_ns});
     }
-    EXPECT_EQ(policy.lookahead(), each_ns == 100 ? 3 : 1);
+    EXPECT_EQ(policy.lookahead(), lead);
   }
 }
 

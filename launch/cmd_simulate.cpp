@@ -21,6 +21,7 @@
 #include "launch/trace/trace_source.h"
 #include "predictor/next_use_file.h"
 #include "sim/arms.h"
+#include "sim/routing_statistics.h"
 #include "sim/synthetic_routing.h"
 
 namespace expertflow {
@@ -43,7 +44,7 @@ Result<std::vector<double>> ParseRecall(const Options& options) {
   return recall;
 }
 
-// "skew=0.8,common=0.3,persistence=0.3"
+// "skew=1.9,common=0.43,persistence=0.18"
 Status ParseRouting(const Options& options, SyntheticRouting* routing) {
   const std::map<std::string, double*> known = {{"skew", &routing->skew},
                                                 {"common", &routing->common},
@@ -80,6 +81,22 @@ struct Routing {
   std::string origin;
 };
 
+// Gives drawn routing the habits of a recorded one; says which.
+Result<std::string> MakeLike(const std::string& file, SyntheticRouting* synthetic) {
+  ASSIGN_OR_RETURN(const LoadedTrace loaded, LoadTrace(file, 0));
+  const auto fitted = FitRouting(loaded.routing);
+  if (!fitted.ok()) return fitted.status().WithContext(file);
+  synthetic->skew = fitted->skew;
+  synthetic->common = fitted->common;
+  synthetic->persistence = fitted->persistence;
+  const RoutingStatistics& recorded = fitted->recorded;
+  return fmt::format(
+      ", fitted to {}: {:.1f} % of the choices made again, {:.1f} and {:.1f} % of them of the "
+      "quarter that a sequence and all sequences use most",
+      file, 100 * recorded.repeated, 100 * recorded.sequence_quarter,
+      100 * recorded.common_quarter);
+}
+
 // `tokens`: of a drawn sequence.
 Result<Routing> RoutingFor(const Options& options, const SimModel& model, int64_t tokens) {
   Routing routing;
@@ -105,10 +122,19 @@ Result<Routing> RoutingFor(const Options& options, const SimModel& model, int64_
       std::max<int64_t>(options.Integer("batch"), options.Integer("sequences")));
   synthetic.tokens = static_cast<int32_t>(tokens);
   synthetic.seed = static_cast<uint64_t>(options.Integer("seed"));
+  std::string like;
+  if (const std::string file = options.Text("routing-like"); !file.empty()) {
+    if (options.Given("routing")) {
+      return InvalidArgument(fmt::format("{} and {} contradict each other: give one of them",
+                                         options.Origin("routing"),
+                                         options.Origin("routing-like")));
+    }
+    ASSIGN_OR_RETURN(like, MakeLike(file, &synthetic));
+  }
   routing.trace = SynthesizeRouting(synthetic);
   routing.origin =
-      fmt::format("synthetic (skew {}, common {}, persistence {}, seed {})", synthetic.skew,
-                  synthetic.common, synthetic.persistence, synthetic.seed);
+      fmt::format("synthetic (skew {:.3g}, common {:.3g}, persistence {:.3g}, seed {}{})",
+                  synthetic.skew, synthetic.common, synthetic.persistence, synthetic.seed, like);
   return routing;
 }
 

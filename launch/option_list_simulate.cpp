@@ -55,10 +55,17 @@ constexpr OptionSpec kOptions[] = {
      Type::kText,
      kSimulate,
      "KEY=N,...",
-     "skew=0.8,common=0.3,persistence=0.3",
+     "skew=1.9,common=0.43,persistence=0.18",
      "drawn routing: how uneven a sequence's use of experts is, how much of that all share, and "
      "how "
      "often a choice is made again by the next token",
+     {.command_line_only = true}},
+    {"routing-like",
+     Type::kText,
+     kSimulate,
+     "FILE",
+     "",
+     "a routing trace of any model whose habits drawn routing takes over, instead of --routing",
      {.command_line_only = true}},
     {"recall",
      Type::kText,

@@ -56,6 +56,18 @@ TEST(AsRecordedTest, FIELD_04_TheSimulationDecidesAsTheRunDid) {
     EXPECT_GT(simulated[which]["stall_ns"], 0) << which;
   }
 
+  // Routing of another model's shape that is like this one's.
+  const std::vector<std::string> like = {
+      "simulate", "--model", kModel,           "--hardware", "edge",   "--memory", "600MB",
+      "--arms",   "lru",     "--routing-like", trace,        "--json", "-"};
+  Program drawn(like);
+  ASSERT_EQ(drawn.Wait(), 0) << drawn.err();
+  const std::string origin = nlohmann::json::parse(drawn.out())["rows"][0]["routing"];
+  EXPECT_NE(origin.find("fitted to " + trace), std::string::npos) << origin;
+  Program both(Joined(like, {"--routing", "skew=1"}));
+  EXPECT_EQ(both.Wait(), 2);
+  EXPECT_NE(both.err().find("--routing-like"), std::string::npos) << both.err();
+
   // What depends on when copies arrived is refused, and so is another model.
   Program prefetched(Joined(words, {"--prefetch", "on"}));
   ASSERT_EQ(prefetched.Wait(), 0) << prefetched.err();

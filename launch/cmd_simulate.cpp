@@ -158,13 +158,17 @@ Result<SimulationOptions> SimulationFrom(const Options& options) {
 }
 
 Result<std::vector<HardwareProfile>> HardwareFrom(const Options& options) {
+  HardwareProbeOptions probe;
+  probe.threads = static_cast<int32_t>(options.Integer("threads"));
+  probe.kernels = options.Text("kernels");
   std::vector<HardwareProfile> hardware;
   for (const std::string& name : SplitAtCommas(options.Text("hardware"))) {
-    ASSIGN_OR_RETURN(HardwareProfile profile, LoadHardware(name));
+    ASSIGN_OR_RETURN(HardwareProfile profile, LoadHardware(name, probe));
     if (options.Given("link")) {
       const LinkSetting link = options.Link("link");
       profile.link_bytes_per_second = link.bytes_per_second;
       profile.link_latency_ns = link.latency_ns;
+      profile.sources += fmt::format("; the link as {} says", options.Origin("link"));
     }
     hardware.push_back(std::move(profile));
   }

@@ -21,7 +21,7 @@ constexpr OptionSpec kOptions[] = {
      kSimulate,
      "NAME,...",
      "a6000",
-     "hardware profiles",
+     "hardware profiles: a built-in name, a .toml file, or this-machine, which is probed",
      {.command_line_only = true}},
     {"memory",
      Type::kBytes,

@@ -4,6 +4,7 @@
 
 #include <toml++/toml.h>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -85,7 +86,8 @@ Result<HardwareProfile> Parse(std::string_view text, const std::string& origin,
 
 }  // namespace
 
-Result<HardwareProfile> LoadHardware(const std::string& name) {
+Result<HardwareProfile> LoadHardware(const std::string& name, const HardwareProbeOptions& probe) {
+  if (name == kThisMachine) return ProbeHardware(probe);
   if (name.ends_with(".toml")) {
     ASSIGN_OR_RETURN(const std::string text, ReadFileToString(name, kProfileBytesMax));
     return Parse(text, name, std::filesystem::path(name).stem().string());
@@ -95,8 +97,30 @@ Result<HardwareProfile> LoadHardware(const std::string& name) {
     if (builtin == name) return Parse(text, "profile " + name, name);
     known += fmt::format("{}{}", known.empty() ? "" : ", ", builtin);
   }
-  return InvalidArgument(fmt::format(
-      "no hardware profile is called \"{}\"; there are {}; a file ends in .toml", name, known));
+  return InvalidArgument(
+      fmt::format("no hardware profile is called \"{}\"; there are {} and {}, which is probed; a "
+                  "file ends in .toml",
+                  name, known, kThisMachine));
+}
+
+std::string DescribeHardware(const HardwareProfile& hardware) {
+  const bool tera = hardware.flops >= 1e12;
+  return fmt::format(
+      "{:.3g} {}FLOP/s, {} of memory at {}, {} a launch, a link of {} and {}; {}",
+      hardware.flops * (tera ? 1e-12 : 1e-9), tera ? 'T' : 'G', FormatBytes(hardware.memory_bytes),
+      FormatBytesPerSecond(hardware.memory_bytes_per_second), FormatDurationNs(hardware.launch_ns),
+      FormatBytesPerSecond(static_cast<double>(hardware.link_bytes_per_second)),
+      FormatDurationNs(hardware.link_latency_ns), hardware.sources);
+}
+
+nlohmann::json HardwareJson(const HardwareProfile& hardware) {
+  return {{"flops", hardware.flops},
+          {"memory_bytes_per_second", hardware.memory_bytes_per_second},
+          {"launch_ns", hardware.launch_ns},
+          {"memory_bytes", hardware.memory_bytes},
+          {"link_bytes_per_second", hardware.link_bytes_per_second},
+          {"link_latency_ns", hardware.link_latency_ns},
+          {"sources", hardware.sources}};
 }
 
 }  // namespace expertflow

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/units.h"
+#include "launch/simulate/hardware_profiles.h"
 #include "sim/arms.h"
 #include "worker/schedule/kv_blocks.h"
 
@@ -186,8 +187,9 @@ Result<JobCell> SimulateJobCell(const SimModel& model, const HardwareProfile& ha
 std::string JobSimulationTable(const std::vector<JobCell>& cells) {
   std::string text;
   for (const JobCell& cell : cells) {
-    text += fmt::format("\n{}\nrouting: {}\nrequests: {}, {}\n", Headline(cell), cell.routing,
-                        cell.requests.size(), cell.options.arrivals_from);
+    text += fmt::format("\n{}\nhardware: {}\nrouting: {}\nrequests: {}, {}\n", Headline(cell),
+                        DescribeHardware(cell.hardware), cell.routing, cell.requests.size(),
+                        cell.options.arrivals_from);
     text += fmt::format(
         "  {:<23} {:>9} {:>9} {:>17} {:>17} {:>9} {:>7} {:>6} {:>12} {:>6} {:>6} {:>9}\n", "arm",
         "tokens/s", "good/s", "TTFT p50, p99 ms", "TPOT p50, p99 ms", "gap p99", "stall", "hit",
@@ -233,6 +235,7 @@ std::string JobSimulationJson(const std::vector<JobCell>& cells) {
       }
       json["rows"].push_back({{"model", cell.model.name},
                               {"hardware", cell.hardware.name},
+                              {"profile", HardwareJson(cell.hardware)},
                               {"routing", cell.routing},
                               {"arrivals", cell.options.arrivals_from},
                               {"requests", cell.requests.size()},

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/units.h"
+#include "launch/simulate/hardware_profiles.h"
 #include "launch/simulate/simulation.h"
 #include "launch/svg.h"
 #include "sim/arms.h"
@@ -116,7 +117,8 @@ std::string Bars(const Cell& cell) {
 std::string SimulationTable(const std::vector<Cell>& cells) {
   std::string text;
   for (const Cell& cell : cells) {
-    text += fmt::format("\n{}\nrouting: {}\n{}\n", Headline(cell), cell.routing, FloorText(cell));
+    text += fmt::format("\n{}\nhardware: {}\nrouting: {}\n{}\n", Headline(cell),
+                        DescribeHardware(cell.hardware), cell.routing, FloorText(cell));
     text += fmt::format("  {:<23} {:>9} {:>9} {:>9} {:>7} {:>6} {:>6} {:>12} {:>7} {:>6} {:>8}\n",
                         "arm", "tokens/s", "wait/lay.", "miss lat.", "stall", "hit", "late",
                         "bytes/token", "wasted", "stride", "saved");
@@ -146,6 +148,7 @@ std::string SimulationJson(const std::vector<Cell>& cells) {
       const CellFigures f = CellFiguresOf(cell, r);
       json["rows"].push_back({{"model", cell.model.name},
                               {"hardware", cell.hardware.name},
+                              {"profile", HardwareJson(cell.hardware)},
                               {"routing", cell.routing},
                               {"slots", cell.room.slots},
                               {"resident", cell.room.resident},
@@ -195,8 +198,8 @@ std::string SimulationHtml(const std::vector<Cell>& cells) {
   for (const Cell& cell : cells) {
     html += fmt::format("<h2>{}</h2>\n<p>Routing: {}. {}. Hardware: {}.</p>\n{}",
                         MarkupEscaped(Headline(cell)), MarkupEscaped(cell.routing),
-                        MarkupEscaped(FloorText(cell)), MarkupEscaped(cell.hardware.sources),
-                        Bars(cell));
+                        MarkupEscaped(FloorText(cell)),
+                        MarkupEscaped(DescribeHardware(cell.hardware)), Bars(cell));
     html +=
         "<table><tr><th>arm</th><th>tokens/s</th><th>wait/layer, us</th><th>miss latency, "
         "us</th><th>stall, %</th><th>hit, %</th><th>MB/token</th><th>wasted, %</th>"

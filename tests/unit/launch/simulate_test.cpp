@@ -1,17 +1,23 @@
-// What simulate is told: hardware profiles and models.
+// What simulate is told, hardware profiles and models, and what it reports.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/mapped_file.h"
 #include "launch/bench/bench_model.h"
+#include "launch/commands.h"
 #include "launch/simulate/hardware_profiles.h"
 #include "launch/simulate/job_simulation.h"
 #include "launch/simulate/sim_model.h"
 #include "launch/simulate/simulation.h"
 #include "sim/arms.h"
 #include "sim/synthetic_routing.h"
+#include "tests/unit/launch/launch_testing.h"
 
 namespace expertflow {
 namespace {
@@ -45,7 +51,27 @@ TEST(HardwareProfilesTest, AllBuiltInOnesLoadAndSayWhereTheyAreFrom) {
     ASSERT_TRUE(hardware.ok()) << hardware.status().ToString();
     EXPECT_FALSE(hardware->sources.empty());
   }
-  EXPECT_THAT(LoadHardware("b300").status().message(), HasSubstr("a100, a6000, ascend-910b"));
+  const Status unknown = LoadHardware("b300").status();
+  EXPECT_THAT(unknown.message(), HasSubstr("a100, a6000, ascend-910b"));
+  EXPECT_THAT(unknown.message(), HasSubstr("this-machine"));
+}
+
+TEST(HardwareProfilesTest, ThisMachineIsProbed) {
+  const auto hardware = LoadHardware(kThisMachine, {.threads = 1});
+  ASSERT_TRUE(hardware.ok()) << hardware.status().ToString();
+  EXPECT_TRUE(CheckHardware(*hardware).ok());
+  EXPECT_EQ(hardware->name, "this-machine");
+  EXPECT_THAT(hardware->sources, HasSubstr("probed now, 1 threads, kernels "));
+  EXPECT_TRUE(std::isfinite(hardware->flops));
+  EXPECT_TRUE(std::isfinite(hardware->memory_bytes_per_second));
+  EXPECT_GT(hardware->launch_ns, 0);
+  EXPECT_GT(hardware->link_latency_ns, 0);
+  const auto physical_bytes =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  EXPECT_LE(hardware->memory_bytes, physical_bytes);
+
+  const auto unknown = LoadHardware(kThisMachine, {.kernels = "sse9"});
+  EXPECT_THAT(unknown.status().message(), HasSubstr("sse9"));
 }
 
 TEST(HardwareProfilesTest, AFileIsReadAndWhatIsWrongIsNamed) {
@@ -56,6 +82,9 @@ TEST(HardwareProfilesTest, AFileIsReadAndWhatIsWrongIsNamed) {
   EXPECT_EQ(hardware->name, "profile");
   EXPECT_EQ(hardware->link_bytes_per_second, 10'000'000'000u);
   EXPECT_EQ(hardware->link_latency_ns, 5'000);
+  EXPECT_EQ(DescribeHardware(*hardware),
+            "1 TFLOP/s, 8.00 GB of memory at 100 GB/s, 1.00 us a launch, a link of 10.0 GB/s and "
+            "5.00 us; a test");
   const struct {
     std::string from;
     std::string to;
@@ -127,9 +156,12 @@ TEST(JobSimulationTest, RequestsThatComeAreServedByAllArmsAndTheReportSaysHow) {
     EXPECT_GT(arm.result.shared_busy_ns, 0) << arm.arm;
   }
   EXPECT_GT(cell->arms[0].result.total_ns, cell->arms[4].result.total_ns);
-  EXPECT_THAT(JobSimulationTable({*cell}), HasSubstr("2 x edge (simulated)"));
-  const std::string json = JobSimulationJson({*cell});
-  EXPECT_THAT(json, HasSubstr("expertflow-simulate-job"));
+  const std::string table = JobSimulationTable({*cell});
+  EXPECT_THAT(table, HasSubstr("2 x edge (simulated)"));
+  EXPECT_THAT(table, HasSubstr(hardware->sources));
+  const auto json = nlohmann::json::parse(JobSimulationJson({*cell}));
+  EXPECT_EQ(json["format"], "expertflow-simulate-job");
+  EXPECT_EQ(json["rows"][0]["profile"]["sources"], hardware->sources);
 
   options.each.arms = {"oracle-belady"};
   const auto future = SimulateJobCell(*model, *hardware, trace, "test", options);
@@ -165,7 +197,37 @@ TEST(SimulationTest, AModelThatCannotFitIsRefusedWithNumbers) {
   EXPECT_GT(cell->floor_bytes, 0u);
   const std::string html = SimulationHtml({*cell});
   EXPECT_THAT(html, HasSubstr("</html>"));
-  EXPECT_THAT(SimulationTable({*cell}), HasSubstr("(simulated)"));
+  EXPECT_THAT(html, HasSubstr(hardware->sources));
+  const std::string table = SimulationTable({*cell});
+  EXPECT_THAT(table, HasSubstr("(simulated)"));
+  EXPECT_THAT(table, HasSubstr(hardware->sources));
+}
+
+TEST(SimulateCommandTest, ThisMachineIsProbedBesideAProfileAndTheReportSaysSo) {
+  const ScratchFolder folder;
+  const std::string file = folder.path() + "/rows.json";
+  const std::string model = EXPERTFLOW_SOURCE_DIR "/models/tiny-moe/config.json";
+  const auto options =
+      LoadOptions(Command::kSimulate, {"--model", model, "--hardware", "this-machine,edge",
+                                       "--memory", "560MB", "--arms", "lru", "--tokens", "8",
+                                       "--threads", "1", "--link", "3GB/s,7us", "--json", file});
+  ASSERT_TRUE(options.ok()) << options.status().ToString();
+  ASSERT_EQ(SimulateCommand(*options), kExitOk);
+  const auto text = ReadFileToString(file, 1 << 20);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  const auto rows = nlohmann::json::parse(*text)["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["hardware"], "this-machine");
+  EXPECT_EQ(rows[1]["hardware"], "edge");
+  EXPECT_THAT(rows[0]["profile"]["sources"], HasSubstr("probed now, 1 threads"));
+  EXPECT_THAT(rows[1]["profile"]["sources"], HasSubstr("Published"));
+  EXPECT_GT(rows[0]["profile"]["memory_bytes_per_second"], 0);
+  for (const auto& row : rows) {
+    EXPECT_THAT(row["profile"]["sources"], HasSubstr("--link"));
+    EXPECT_EQ(row["profile"]["link_bytes_per_second"], 3'000'000'000);
+    EXPECT_EQ(row["profile"]["link_latency_ns"], 7'000);
+    EXPECT_GT(row["tokens_per_second"], 0);
+  }
 }
 
 }  // namespace

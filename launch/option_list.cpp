@@ -88,8 +88,9 @@ constexpr CommandInfo kCommands[] = {
      "a model on hardware that is not here: arms side by side, in simulated time",
      "The worker's own policies over a recorded or drawn routing, with compute times from a "
      "roofline.\n"
-     "Profiles: a100, a6000, ascend-910b, edge, h20, h200, rtx4090, or a .toml file like those in\n"
-     "sim/profiles. Arms and what they mean are in docs/simulator.md."},
+     "Profiles: a100, a6000, ascend-910b, edge, h20, h200, rtx4090, a .toml file like those in\n"
+     "sim/profiles, or this-machine, probed with --threads and --kernels.\n"
+     "Arms and what they mean are in docs/simulator.md."},
     {Command::kBench, "bench", "measure this machine: a table, beside the machine's own limits",
      "NAME is one of\n"
      "  decode    batch 1 in place, against the read bandwidth of the same memory\n"

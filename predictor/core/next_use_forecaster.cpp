@@ -65,6 +65,27 @@ EXPERTFLOW_WIDE void Decay(float decay, size_t count, float* values) {
   }
 }
 
+// Within what a sane forecast may be, so that no sequence teaches more than a little. Not to 0..1:
+// a linear forecast is right on average only with the part of it that is beyond.
+inline float Bounded(float p) {
+  const float known = p == p ? p : 0.0f;
+  const float up = known > -1.0f ? known : -1.0f;
+  return up < 2.0f ? up : 2.0f;
+}
+
+// What a learning rate takes off for each forecast.
+EXPERTFLOW_WIDE void StepsDown(float learning_rate, const float* forecast, size_t count,
+                               float* step) {
+  for (size_t i = 0; i < count; ++i) step[i] = -learning_rate * Bounded(forecast[i]);
+}
+
+EXPERTFLOW_WIDE void Blend(float kept, const float* from, size_t count, float* to) {
+  for (size_t i = 0; i < count; ++i) {
+    const float value = kept * to[i] + (1.0f - kept) * from[i];
+    to[i] = value < kTiny ? 0.0f : value;
+  }
+}
+
 EXPERTFLOW_WIDE void AddProduct(const float* a, const float* b, size_t count, float* to) {
   for (size_t i = 0; i < count; ++i) to[i] += a[i] * b[i];
 }
@@ -205,21 +226,37 @@ ByteRowsShape NextUseMap::HalvesOf(size_t groups, size_t rows) const {
   return {.groups = groups, .rows = rows, .parts = 2, .width = static_cast<size_t>(total_)};
 }
 
-NextUseForecaster::NextUseForecaster(const NextUseMap& map) : map_(&map) {
+NextUseCorrections::NextUseCorrections(const NextUseModel& model, float learning_rate)
+    : learning_rate(learning_rate),
+      own((kForecastOwnRates + 1) * 2 * static_cast<size_t>(model.experts_total()), 0.0f) {
+  CHECK(learning_rate >= 0);
+}
+
+NextUseForecaster::NextUseForecaster(const NextUseMap& map, NextUseCorrections* corrections)
+    : map_(&map), corrections_(corrections) {
   const auto rank = static_cast<size_t>(map.model().rank);
   projected_.resize(kForecastFeatures * rank);
   arriving_.resize(kForecastFeatures * rank);
-  own_rates_.resize(kForecastOwnRates * total());
+  own_rates_.resize((kForecastOwnRates + 1) * total());
   forecast_.resize(2 * total());
+  if (corrections_ != nullptr) {
+    CHECK(corrections_->own.size() == 2 * own_rates_.size());
+    passed_.resize(own_rates_.size());
+    next_step_.resize(total());
+    later_step_.resize(total());
+  }
   Reset();
 }
 
 void NextUseForecaster::Reset() {
   std::fill(projected_.begin(), projected_.end(), 0.0f);
   std::fill(arriving_.begin(), arriving_.end(), 0.0f);
-  std::fill(own_rates_.begin(), own_rates_.end(), 0.0f);
+  const auto constant = own_rates_.end() - static_cast<ptrdiff_t>(total());
+  std::fill(own_rates_.begin(), constant, 0.0f);
+  std::fill(constant, own_rates_.end(), 1.0f);
+  std::fill(passed_.begin(), passed_.end(), 0.0f);
   used_.clear();
-  EndToken();
+  Forecast();
 }
 
 void NextUseForecaster::Observe(int32_t layer, std::span<const uint16_t> chosen,
@@ -303,11 +340,30 @@ void NextUseForecaster::ObservePrompt(int32_t layer, std::span<const RoutedToken
   }
   if (layer + 1 < map_->layers()) return;
   std::fill(arriving_.begin(), arriving_.end(), 0.0f);
+  std::fill(passed_.begin(), passed_.end(), 0.0f);
   used_.clear();
   Forecast();
 }
 
+void NextUseForecaster::Correct() {
+  const size_t n = total();
+  const float learning_rate = corrections_->learning_rate;
+  StepsDown(learning_rate, forecast_.data(), n, next_step_.data());
+  for (const int32_t expert : used_) next_step_[static_cast<size_t>(expert)] += learning_rate;
+  for (size_t h = 0; h <= kForecastOwnRates; ++h) {
+    const float* rates = own_rates_.data() + h * n;
+    float* passed = passed_.data() + h * n;
+    float* own_next = corrections_->own.data() + h * 2 * n;
+    float* own_later = own_next + n;
+    AddProduct(rates, next_step_.data(), n, own_next);
+    AddProduct(rates, later_step_.data(), n, own_later);
+    for (const int32_t expert : used_) own_later[expert] += learning_rate * passed[expert];
+    Blend(static_cast<float>(map_->discount()), rates, n, passed);
+  }
+}
+
 void NextUseForecaster::EndToken() {
+  if (corrections_ != nullptr) Correct();
   const auto rank = static_cast<size_t>(map_->model().rank);
   const size_t n = total();
   for (size_t f = 0; f < kForecastFeatures; ++f) {
@@ -336,13 +392,20 @@ void NextUseForecaster::Forecast() {
   }
   forecast_ = map_->bias_;
   AddRows(map_->state_out_, 0, 0, {state, rank});
-  for (size_t h = 0; h < kForecastOwnRates; ++h) {
+  AddOwn(map_->own_);
+  if (corrections_ == nullptr) return;
+  AddOwn(corrections_->own);
+  StepsDown(corrections_->learning_rate, forecast_.data() + n, n, later_step_.data());
+}
+
+void NextUseForecaster::AddOwn(std::span<const float> own) {
+  const size_t n = total();
+  for (size_t h = 0; h <= kForecastOwnRates; ++h) {
     const float* rates = own_rates_.data() + h * n;
     for (size_t half = 0; half < 2; ++half) {
-      AddProduct(rates, map_->own_.data() + (h * 2 + half) * n, n, forecast_.data() + half * n);
+      AddProduct(rates, own.data() + (h * 2 + half) * n, n, forecast_.data() + half * n);
     }
   }
-  AddScaled(1.0f, map_->own_.data() + kForecastOwnRates * 2 * n, 2 * n, forecast_.data());
 }
 
 void ExpectedDistances(const NextUseMap& map, int32_t layer,

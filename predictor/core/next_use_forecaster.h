@@ -10,9 +10,12 @@
 // a layer (its innovation) moves all others by fixed gains, which are the sequential form of the
 // same regression. The horizon g follows from how often the cache turns over.
 //
-// The model is immutable and may be shared; a forecaster belongs to one thread. Pure: floating
-// point, but every element is summed in one fixed order and nothing is fused, so results are
-// equal on every machine.
+// What runs may differ from what was fitted. So the experts' own regressions are corrected after
+// every decoded token by what it used (NextUseCorrections).
+//
+// The model is immutable and may be shared; a forecaster belongs to one thread, and so do the
+// corrections with all forecasters that share them. Pure: floating point, but every element is
+// summed in one fixed order and nothing is fused, so results are equal on every machine.
 #pragma once
 
 #include <cstddef>
@@ -80,6 +83,24 @@ class NextUseMap {
   ByteRows gain_out_;        // [layers, gain_rank, 2N]
 };
 
+// What running adds to the experts' own regressions, shared by all sequences of a worker: zero at
+// first, kept when sequences end and when the horizon moves. For every expert and every own rate x
+// before a token (and x = 1), with u = 1 if the token used the expert and else 0:
+//     own[next]  += learning_rate * (u - next) * x
+//     own[later] += learning_rate * (u * z - later * x), then z = g * z + (1 - g) * x.
+// `next` is the forecast when the layer came, `later` that when the token began, both cut to -1..2.
+// The first is the gradient step of the squared error. Summed over a sequence so is the second, in
+// another order: u counts in the future of all tokens before, whose x discounted to here is z. z
+// starts at zero with a sequence and after a prompt; prompts teach nothing.
+struct NextUseCorrections {
+  // REQUIRES: learning_rate >= 0. A step for every sequence in a batch must not overshoot: there
+  // are own rates + 1 inputs of at most 1, so that many times rate times sequences stays below 1.
+  NextUseCorrections(const NextUseModel& model, float learning_rate);
+
+  float learning_rate;
+  std::vector<float> own;  // [own rates + 1, 2N] next, later; the last is the constant
+};
+
 // What the router of one layer chose for one token.
 struct RoutedToken {
   std::span<const uint16_t> chosen;  // [top_k]
@@ -89,8 +110,9 @@ struct RoutedToken {
 // The forecast of one sequence.
 class NextUseForecaster {
  public:
-  // REQUIRES: `map` outlives it.
-  explicit NextUseForecaster(const NextUseMap& map);
+  // Without `corrections` the forecast is that of the model. REQUIRES: both outlive it;
+  // `corrections` are of the map's model.
+  explicit NextUseForecaster(const NextUseMap& map, NextUseCorrections* corrections = nullptr);
 
   void Reset();  // a new sequence
   // The router's choice in `layer` of the present token. Layers come in order, each once a token;
@@ -109,16 +131,24 @@ class NextUseForecaster {
  private:
   size_t total() const { return static_cast<size_t>(map_->experts_total()); }
   void EndToken();
+  void Correct();  // from the token that ends
   void Forecast();
+  // forecast_ += the products of the own rates with `own` [own rates + 1, 2N].
+  void AddOwn(std::span<const float> own);
   // forecast_ += weights * the rows of a group of `rows`, from column `begin` on.
   void AddRows(const ByteRows& rows, size_t group, size_t begin, std::span<const float> weights);
 
   const NextUseMap* map_;
+  NextUseCorrections* corrections_;
   std::vector<float> projected_;  // [features, rank] the state through state_in
   std::vector<float> arriving_;   // [features, rank] what this token adds
-  std::vector<float> own_rates_;  // [own rates, N]
+  std::vector<float> own_rates_;  // [own rates + 1, N] the last is 1
   std::vector<int32_t> used_;     // by this token so far, numbered through
   std::vector<float> forecast_;   // [2N] next, later
+  // Where there are corrections:
+  std::vector<float> passed_;      // [own rates + 1, N] z above
+  std::vector<float> next_step_;   // [N] learning_rate * (u - next)
+  std::vector<float> later_step_;  // [N] -learning_rate * later, when the token began
 };
 
 // Ranks all experts by their expected distance to the next use, for sequences in one batch.

@@ -13,13 +13,19 @@ constexpr double kSmallestRatio = 1e-6;
 // The map is made anew when slots/demand has moved by this much (of its logarithm).
 constexpr double kRatioStep = 0.15;
 constexpr double kDemandShare = 1.0 / 64;  // of a new pass in the smoothed demand
+// Of all sequences together. Each takes a step for the token that they decode at once: many of them
+// take smaller ones, or they would overshoot.
+constexpr float kLearningRateOfAll = 1.0f / 16;
 
 }  // namespace
 
 ForecastRanks::ForecastRanks(std::shared_ptr<const NextUseModel> model, int32_t slots,
-                             size_t sequences_max)
-    : model_(std::move(model)), slots_(slots), sequences_(sequences_max) {
-  CHECK(model_ != nullptr);
+                             size_t sequences_max, float learning_rate)
+    : model_(std::move(model)),
+      slots_(slots),
+      corrections_(*model_,
+                   std::min(learning_rate, kLearningRateOfAll / static_cast<float>(sequences_max))),
+      sequences_(sequences_max) {
   distance_.resize(static_cast<size_t>(model_->experts_total()));
 }
 
@@ -49,7 +55,7 @@ void ForecastRanks::Observe(int32_t layer, std::span<const RoutedRow> rows, int3
   for (size_t i = 0; i < rows.size();) {
     size_t end = i + 1;
     while (end < rows.size() && rows[end].sequence == rows[i].sequence) ++end;
-    NextUseForecaster& forecaster = sequences_.Use(rows[i].sequence, *map_);
+    NextUseForecaster& forecaster = sequences_.Use(rows[i].sequence, *map_, &corrections_);
     if (rows[i].prefill) {
       prompt_.clear();
       for (size_t row = i; row < end; ++row) prompt_.push_back(rows[row].routed);

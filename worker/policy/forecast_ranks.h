@@ -22,11 +22,17 @@ struct RoutedRow {
   RoutedToken routed;
 };
 
+// Of the corrections by what was decoded; one for all batches and cache sizes (docs/replay.md).
+inline constexpr float kForecastLearningRate = 3e-4f;
+
 class ForecastRanks {
  public:
   // `slots`: of the cache that is ranked. States of at most `sequences_max` sequences are kept, of
   // those that were seen last. REQUIRES: CheckNextUseModel(*model).ok(), sequences_max > 0
-  ForecastRanks(std::shared_ptr<const NextUseModel> model, int32_t slots, size_t sequences_max);
+  // What was decoded corrects the forecasts of all sequences, those to come included
+  // (NextUseCorrections), at this rate or less where sequences are many; at 0 it does not.
+  ForecastRanks(std::shared_ptr<const NextUseModel> model, int32_t slots, size_t sequences_max,
+                float learning_rate = kForecastLearningRate);
 
   // One event: `layer` counts MoE layers, `distinct` is how many experts the decode rows use. Rows
   // of a sequence follow each other in order; every sequence meets the layers in order. Rows of a
@@ -53,6 +59,7 @@ class ForecastRanks {
   double demand_ = 0;  // distinct experts of a pass over the layers, smoothed
   double pass_demand_ = 0;
   int32_t layer_ = 0;
+  NextUseCorrections corrections_;
   SequenceStates<NextUseForecaster> sequences_;
   std::vector<const NextUseForecaster*> active_;  // with decode rows in the latest event
   std::vector<RoutedToken> prompt_;

@@ -65,11 +65,12 @@ void Prefill(ForecastRanks& ranks, const Routing& routing, SequenceId sequence, 
 
 TEST(ForecastRanksTest, APromptLeavesTheStateThatItsTokensWouldLeaveOneByOne) {
   const Routing routing(10, 1);
-  ForecastRanks one_by_one(Model(), 5, 4);
+  // Only what is decoded teaches: at a rate of zero there is the state alone.
+  ForecastRanks one_by_one(Model(), 5, 4, 0);
   std::vector<uint32_t> expected;
   for (size_t t = 0; t < 10; ++t) expected = Decode(one_by_one, routing, {1}, t);
   for (const size_t chunk : {1u, 4u, 9u}) {
-    ForecastRanks chunked(Model(), 5, 4);
+    ForecastRanks chunked(Model(), 5, 4, 0);
     for (size_t t = 0; t < 9; t += chunk) {
       Prefill(chunked, routing, {1}, t, std::min<size_t>(9, t + chunk));
     }
@@ -112,6 +113,68 @@ TEST(ForecastRanksTest, KeepsTheSequencesThatWereSeenLast) {
   for (uint64_t s = 11; s <= 14; ++s) rows.push_back(routing.Row({s}, false, 0, 0));
   ranks.Observe(0, rows, kTopK);
   EXPECT_EQ(ranks.Distances().size(), static_cast<size_t>(kLayers * kExperts));
+}
+
+// Every token of it uses the first two experts of each layer.
+Routing FirstTwo(size_t tokens) {
+  Routing routing(tokens, 4);
+  for (auto& chosen : routing.chosen) {
+    for (size_t i = 0; i < chosen.size(); ++i) chosen[i] = static_cast<uint16_t>(i % kTopK);
+  }
+  return routing;
+}
+
+TEST(ForecastRanksTest, WhatSequencesUsedBringsItNearerForOthers) {
+  const Routing routing = FirstTwo(1);
+  ForecastRanks fresh(Model(), 5, 4);
+  ForecastRanks taught(Model(), 5, 4);
+  for (uint64_t s = 1; s <= 100; ++s) {
+    for (int token = 0; token < 40; ++token) Decode(taught, routing, {s}, 0);
+  }
+  const std::vector<uint32_t> before = Decode(fresh, routing, {1000}, 0);
+  const std::vector<uint32_t> after = Decode(taught, routing, {1000}, 0);
+  for (size_t e = 0; e < after.size(); ++e) {
+    if (e % kExperts < kTopK) {
+      EXPECT_LT(after[e], before[e]) << e;
+    } else {
+      EXPECT_GT(after[e], before[e]) << e;
+    }
+  }
+}
+
+TEST(ForecastRanksTest, PromptsTeachNothing) {
+  const Routing routing = FirstTwo(50);
+  ForecastRanks fresh(Model(), 5, 4);
+  ForecastRanks prompted(Model(), 5, 4);
+  for (uint64_t s = 1; s <= 20; ++s) Prefill(prompted, routing, {s}, 0, 50);
+  EXPECT_EQ(Decode(prompted, routing, {1000}, 0), Decode(fresh, routing, {1000}, 0));
+}
+
+// Each of them is a step for the same token.
+TEST(ForecastRanksTest, ManySequencesAtOnceDoNotOvershoot) {
+  constexpr size_t kSequences = 4000;
+  const Routing routing = FirstTwo(1);
+  ForecastRanks ranks(Model(), 5, kSequences);
+  for (int token = 0; token < 24; ++token) {
+    for (int32_t l = 0; l < kLayers; ++l) {
+      std::vector<RoutedRow> rows;
+      for (uint64_t s = 1; s <= kSequences; ++s) rows.push_back(routing.Row({s}, false, l, 0));
+      ranks.Observe(l, rows, kTopK);
+    }
+    if (token < 12) continue;
+    // One of them alone: the union of so many uses everything.
+    const RoutedRow row = routing.Row({1}, false, 0, 0);
+    ranks.Observe(0, {&row, 1}, kTopK);
+    const auto distances = ranks.Distances();
+    for (int32_t l = 0; l < kLayers; ++l) {
+      const auto base = static_cast<size_t>(l * kExperts);
+      for (size_t e = kTopK; e < kExperts; ++e) ASSERT_LT(distances[base], distances[base + e]);
+    }
+    for (int32_t l = 1; l < kLayers; ++l) {
+      const RoutedRow rest = routing.Row({1}, false, l, 0);
+      ranks.Observe(l, {&rest, 1}, kTopK);
+    }
+  }
 }
 
 }  // namespace

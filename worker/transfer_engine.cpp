@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "common/units.h"
+#include "device/small_copy.h"
 
 namespace expertflow {
 namespace {
@@ -17,8 +18,6 @@ constexpr int64_t kSpinNs = 30'000;
 // be (memory).
 constexpr uint64_t kWakeNs = 10'000;
 constexpr uint64_t kMemoryBytesPerSecond = 8'000'000'000;
-// Chunks up to this size are started by the thread that computes, where copies are asynchronous.
-constexpr uint64_t kSmallChunkBytes = 64 * 1024;
 
 std::string Name(const CopyRequest& request) {
   return fmt::format("copy of layer {} expert {} ({})", request.key.layer.value,
@@ -93,7 +92,7 @@ void TransferEngine::Start(Lock& lock, bool waits) {
   if (link.asynchronous) {
     while (!pumping_) {
       const uint64_t bytes = queue_.NextChunkBytes();
-      if (bytes == 0 || bytes > kSmallChunkBytes) break;
+      if (bytes == 0 || bytes > kSmallCopyBytes) break;
       StartChunk(lock);
     }
   }

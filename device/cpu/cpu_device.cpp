@@ -16,14 +16,12 @@
 #include "device/cpu/link_pacer.h"
 #include "device/cpu/stream_progress.h"
 #include "device/cpu/thread_pool.h"
+#include "device/small_copy.h"
 
 namespace expertflow {
 namespace {
 
 using cpu::StreamProgress;
-
-// Whoever starts larger copies is no thread that computes (worker/transfer_engine.h).
-constexpr size_t kHandedOverBytes = 64 * 1024;
 
 // Returns at `at_ns` or as soon after as it can: sleeps while there is time, spins at the end.
 void WaitUntilNs(int64_t at_ns) {
@@ -138,7 +136,7 @@ class CpuDevice : public Device {
     int64_t busy_ns = 0;
     if (properties_.link.emulated) {
       link_end_ns_.store(pacer_.Submit(begin_ns, bytes), std::memory_order_release);
-      if (copy_thread_ == nullptr || bytes > kHandedOverBytes ||
+      if (copy_thread_ == nullptr || bytes > kSmallCopyBytes ||
           !copy_thread_->HandOver(device_dst, host_src, bytes, begin_ns)) {
         CopyHere(device_dst, host_src, bytes);
       }

@@ -82,17 +82,9 @@ EXPERTFLOW_WIDE void SumSquares(const float* state, const float* recent, size_t 
 }
 
 EXPERTFLOW_WIDE void Decay(float decay, size_t n, float* values) {
-  size_t i = 0;
-  for (; i + kRecentTokens <= n; i += kRecentTokens) {
-    Lanes lanes;
-    std::memcpy(&lanes, values + i, sizeof(lanes));
-    lanes *= decay;
-    lanes = lanes < kTiny ? Lanes{} : lanes;
-    std::memcpy(values + i, &lanes, sizeof(lanes));
-  }
-  for (; i < n; ++i) {
-    values[i] *= decay;
-    if (values[i] < kTiny) values[i] = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const float value = values[i] * decay;
+    values[i] = value < kTiny ? 0.0f : value;
   }
 }
 
